@@ -1,0 +1,44 @@
+# kvsteer's tasks. `make demo` and `make test` need only Python >= 3.11 and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test lint types unit integration lock clean protos
+
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked packages into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+demo: $(STAMP)   ## a real Envoy, a real Redis, a gateway and four replicas: round_robin against the default policy
+	@$(BIN)/kvsteer demo
+
+test: lint types unit integration ## everything, the real Envoy and Redis included
+
+lint: $(STAMP)   ## ruff: style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## mypy --strict
+	@$(BIN)/mypy
+
+unit: $(STAMP)   ## the fast tests: no process is started
+	@$(BIN)/pytest tests/unit
+
+integration: $(STAMP) ## real Envoy, real Redis, real HTTP
+	@$(BIN)/pytest tests/integration
+
+lock:            ## refresh requirements.lock from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --all-extras --group dev --no-annotate --no-header --upgrade -o requirements.lock
+
+protos: $(STAMP) ## compile protos/ into extproc/pb/
+	@$(BIN)/python protos/compile.py
+
+clean:           ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

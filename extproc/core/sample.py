@@ -1,0 +1,43 @@
+"""One neutral reading of an engine's metrics. Every engine file turns its own names into this."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Sample:
+    """What one scrape said of one replica. None means unknown, which is never the same as zero."""
+
+    #: When it was read, in seconds of the gateway's monotonic clock.
+    at: float
+    #: Sequences being computed now.
+    running: float | None = None
+    #: Requests the engine holds but does not compute yet.
+    waiting: float | None = None
+    #: Share of KV blocks held by live requests, 0..1.
+    kv_used: float | None = None
+    #: KV cache size in tokens, summed over data-parallel ranks.
+    kv_capacity: int | None = None
+    #: Tokens per KV block.
+    block_size: int | None = None
+    #: Most sequences the engine computes at once.
+    max_running: int | None = None
+    #: Cumulative prompt tokens found in the prefix cache, and looked up in it.
+    hit_tokens: float | None = None
+    query_tokens: float | None = None
+    #: Cumulative prompt tokens (cached ones included) and generated tokens.
+    prompt_tokens: float | None = None
+    generated_tokens: float | None = None
+    #: Cumulative sum (seconds) and count of time to first token, and of time per output token.
+    ttft_sum: float | None = None
+    ttft_count: float | None = None
+    tpot_sum: float | None = None
+    tpot_count: float | None = None
+    #: Cumulative seconds requests spent in prefill, and how many did.
+    prefill_sum: float | None = None
+    prefill_count: float | None = None
+    #: LoRA adapters that are loaded; None when the engine does not tell.
+    adapters: tuple[str, ...] | None = None
+    #: Model names the engine reports for itself.
+    models: tuple[str, ...] = ()
+    #: When the engine process started, in seconds since the epoch.
+    started: float | None = None
