@@ -1,0 +1,56 @@
+"""`host:port` in one canonical form. Envoy's override_host only matches canonical IP literals."""
+
+import ipaddress
+from typing import NamedTuple
+
+
+class HostPort(NamedTuple):
+    """A host (IP literal without brackets, or a name) and a port (0..65535)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_ip(self) -> bool:
+        """Whether the host is an IP literal, so that Envoy can match it."""
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError:
+            return False
+        return True
+
+
+def parse_address(text: str) -> HostPort:
+    """Read `1.2.3.4:80`, `[::1]:80` or `name:80`; IPv6 is brought to its canonical form.
+
+    Raises:
+        ValueError: with a sentence that says what is wrong and how to write it.
+    """
+    host, colon, port_text = text.strip().rpartition(":")
+    if not colon or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
+        raise ValueError(f"{text!r} has no port; write host:port, IPv6 as [::1]:port")
+    if "//" in host or "/" in host or "@" in host:
+        raise ValueError(f"{text!r} is a URL; write only host:port")
+    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+        raise ValueError(f"{text!r} is ambiguous; write IPv6 as [::1]:port")
+    return HostPort(_canonical_host(host.strip("[]"), text), int(port_text))
+
+
+def _canonical_host(host: str, text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(_is_label(label) for label in labels):
+        raise ValueError(f"{text!r} has no valid host; write an IP literal or a DNS name")
+    if labels[-1].isdigit():
+        raise ValueError(f"{text!r} looks like an IPv4 address but is none")
+    return host.lower()
+
+
+def _is_label(label: str) -> bool:
+    return 0 < len(label) <= 63 and label.replace("-", "a").replace("_", "a").isalnum() and label.isascii()
