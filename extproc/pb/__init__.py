@@ -1,0 +1,1 @@
+"""Wire messages, generated from protos/ by protos/compile.py; not to be edited."""
