@@ -1,0 +1,175 @@
+"""The one readable function: candidates -> cached prefix -> policy -> decision -> charge."""
+
+import math
+from collections.abc import Sequence
+
+from extproc.core.fleet import Replica
+from extproc.core.ledger import Ledger
+from extproc.core.policies import Ask, Choice
+from extproc.core.policies.base import Rng
+from extproc.core.policies.least_tokens import LeastTokens
+from extproc.core.pool import Pool
+from extproc.core.prompt import Prompt
+
+#: What a failing policy is replaced with for that request.
+_SAFE_POLICY = LeastTokens()
+#: Fraction of a prompt that can't come from the cache: the engine computes at least its last token.
+_LEAST_UNCACHED = 1
+
+
+class Decision:
+    """Where a request goes and why: the numbers as they were, kept as columns and made readable on demand.
+
+    Attributes:
+        key: number of the exchange.
+        replica: the chosen incarnation; None when there was no candidate.
+        order: chosen and fallback replicas, best first.
+        reason: why, a word of a closed set for each policy.
+        trouble: what was out of order ("all_stale", "policy_failed"), or "".
+        tokens, output, cached: estimates, in tokens; `cached` on the chosen replica.
+    """
+
+    __slots__ = (
+        "at",
+        "cached",
+        "candidates",
+        "choice",
+        "columns",
+        "excluded",
+        "key",
+        "order",
+        "output",
+        "pool",
+        "prompt",
+        "reason",
+        "replica",
+        "rho",
+        "tokens",
+        "trouble",
+    )
+
+    def __init__(self, key: int, pool: Pool, prompt: Prompt | None, at: float) -> None:
+        self.key = key
+        self.pool = pool
+        self.prompt = prompt
+        self.at = at
+        self.replica: Replica | None = None
+        self.order: list[Replica] = []
+        self.reason = "no_candidate"
+        self.trouble = ""
+        self.tokens = self.output = self.cached = self.rho = 0.0
+        self.candidates: Sequence[Replica] = ()
+        self.columns: Sequence[float] = ()
+        self.excluded: Sequence[tuple[Replica, str]] = ()
+        self.choice: Choice | None = None
+
+    @property
+    def destination(self) -> str:
+        """Addresses in order, as the destination header and Envoy's metadata want them."""
+        return ",".join([replica.address for replica in self.order])
+
+
+def decide(
+    pool: Pool,
+    prompt: Prompt | None,
+    ledger: Ledger,
+    rng: Rng,
+    *,
+    key: int,
+    now: float,
+    picks: int = 3,
+) -> Decision:
+    """Choose a replica for a request and charge it. `prompt` is None when the request has none that can be read.
+
+    Does no I/O; changes the pool's index and books and the ledger, unless there was no candidate.
+    """
+    decision = Decision(key, pool, prompt, now)
+    candidates = _candidates(pool, decision, now)
+    if not candidates:
+        return decision
+    ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
+    decision.tokens = math.ceil(prompt.size * ratio) if prompt else 0
+    decision.output = _expected_output(pool, prompt)
+    decision.columns = _cached_tokens(pool, prompt, candidates, ratio, decision.tokens)
+    decision.rho = pool.busy.rho(len(pool.replicas), now)
+    ask = Ask(candidates, decision.columns, decision.tokens, decision.output, decision.rho, now)
+    decision.choice = choice = _choose(pool, ask, picks, rng, decision)
+    decision.reason = choice.reason
+    decision.order = [candidates[i] for i in choice.order]
+    decision.replica = replica = decision.order[0]
+    decision.cached = decision.columns[choice.order[0]]
+    _charge(pool, replica, decision, ledger)
+    return decision
+
+
+def _candidates(pool: Pool, decision: Decision, now: float) -> list[Replica]:
+    """Replicas that may be chosen. If staleness alone leaves none, the stale ones serve, and that is said (R8)."""
+    replicas = pool.replicas
+    found = [r for r in replicas if r.barred is None and now < r.fresh_until]
+    if len(found) == len(replicas):
+        return found
+    decision.excluded = [(r, reason) for r in replicas if (reason := r.excluded(now))]
+    if not found:
+        found = [r for r in replicas if r.barred is None]
+        if found:
+            decision.trouble = "all_stale"
+    return found
+
+
+def _expected_output(pool: Pool, prompt: Prompt | None) -> float:
+    """Output tokens to expect: the pool's usual, bounded by the request's own limit; none for embeddings."""
+    usual = pool.traits.output_tokens
+    if prompt is None:
+        return usual
+    if prompt.kind != "generate":
+        return 0
+    each = usual if prompt.max_output is None else min(usual, prompt.max_output)
+    return each * prompt.n
+
+
+def _cached_tokens(
+    pool: Pool, prompt: Prompt | None, candidates: Sequence[Replica], ratio: float, tokens: float
+) -> list[float]:
+    """Tokens of the prompt that each candidate holds, in the candidates' order."""
+    if prompt is None:
+        return [0.0] * len(candidates)
+    held: dict[int, float] = {}
+    for chain in prompt.chains:
+        ends = chain.ends
+        for slot, depth in pool.index.match(chain.hashes).items():
+            held[slot] = held.get(slot, 0.0) + ends[depth - 1] * ratio
+    if not held:
+        return [0.0] * len(candidates)
+    most = max(tokens - _LEAST_UNCACHED, 0)
+    get = held.get
+    return [min(get(replica.slot, 0.0), most) for replica in candidates]
+
+
+def _choose(pool: Pool, ask: Ask, picks: int, rng: Rng, decision: Decision) -> Choice:
+    """Ask the policy; one that raises or answers nonsense costs it this request, never the client."""
+    try:
+        choice = pool.policy.choose(ask, picks, rng)
+        if _is_sound(choice, len(ask.replicas)):
+            return choice
+    except Exception:  # noqa: BLE001, S110 - a policy is a plug-in; its fault is counted, whatever it is
+        pass
+    decision.trouble = "policy_failed"
+    return _SAFE_POLICY.choose(ask, picks, rng)
+
+
+def _is_sound(choice: Choice, count: int) -> bool:
+    order, scores = choice.order, choice.scores
+    if not order or not all(0 <= i < count for i in order) or len(set(order)) != len(order):
+        return False
+    return not scores or not math.isnan(scores[order[0]])
+
+
+def _charge(pool: Pool, replica: Replica, decision: Decision, ledger: Ledger) -> None:
+    """The pick counts at once: in the books, in the pool's rho, and in the index as a prompt on its way."""
+    now, prompt = decision.at, decision.prompt
+    uncached = decision.tokens - decision.cached
+    ledger.charge(decision.key, replica, uncached, int(decision.tokens + decision.output), now)
+    pool.busy.add(uncached / replica.prefill_speed, now)
+    if prompt is not None:
+        for chain in prompt.chains:
+            pool.index.place(replica.slot, chain, now)

@@ -1,0 +1,202 @@
+"""One ext_proc stream as a state machine: messages in, messages out, no I/O.
+
+States and what moves them (a message not named is answered "go on" or ignored, and changes nothing):
+
+    START      request_headers, end of stream              -> DECIDED   decided by load alone
+    START      request_headers, body BUFFERED              -> BODY      answered at once; Envoy holds the body
+    START      request_headers, any other body mode        -> OVER      not steered: the stream closes with OK
+    START      anything else                               -> OVER      not for us: the stream closes with OK
+    BODY       request_body (end of stream or trailers)    -> DECIDED   decided by the prompt, or refused
+    DECIDED    a further request body                      -> DECIDED   ignored: never answered twice
+    any        the stream ends                             -> OVER      the charge is released
+
+Full-duplex bodies come in pieces that must be echoed; their state belongs between BODY and DECIDED.
+"""
+
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from extproc.core import dialects, encoding, headers, replies
+from extproc.core.decide import Decision
+from extproc.core.prompt import Prompt
+from extproc.core.steering import Steering
+from extproc.errors import TooLarge, Unreadable
+from extproc.pb import ext_proc_pb2 as pb
+
+START, BODY, DECIDED, OVER = range(4)
+
+_BUFFERED = pb.ProcessingMode.BUFFERED
+
+# How an exchange was dealt with: a closed set that labels metrics.
+STEERED: Final = "steered"
+UNREADABLE: Final = "unreadable"
+NO_BODY: Final = "no_body"
+NO_CANDIDATE: Final = "no_candidate"
+BAD_REQUEST: Final = "bad_request"
+TOO_LARGE: Final = "too_large"
+UNKNOWN_MODEL: Final = "unknown_model"
+OTHER_MODE: Final = "other_mode"
+NOT_EXT_PROC: Final = "not_ext_proc"
+ENDED_EARLY: Final = "ended_early"
+
+
+class Reply(NamedTuple):
+    """What to do after a message: send `data` if there is some, then end the stream with OK if `close`."""
+
+    data: bytes | None
+    close: bool = False
+
+
+_SILENCE = Reply(None)
+_CLOSE = Reply(None, close=True)
+_NEUTRAL = {
+    "response_headers": Reply(replies.CONTINUE_RESPONSE_HEADERS),
+    "response_body": Reply(replies.CONTINUE_RESPONSE_BODY),
+    "request_trailers": Reply(replies.CONTINUE_REQUEST_TRAILERS),
+    "response_trailers": Reply(replies.CONTINUE_RESPONSE_TRAILERS),
+}
+
+
+class Exchange:
+    """The life of one HTTP request as Envoy tells it.
+
+    Attributes:
+        outcome: how it was dealt with, one of this module's words; ENDED_EARLY until then.
+        why: a further word for UNREADABLE and BAD_REQUEST, from the dialects' closed set.
+        decision: once there is one.
+        request_id: the id the replica and the records know it by.
+    """
+
+    __slots__ = ("_encoding", "_key", "_owned", "_path", "_steering", "decision", "outcome", "request_id", "state", "why")
+
+    def __init__(self, steering: Steering) -> None:
+        self._steering = steering
+        self._key = steering.new_key()
+        self._owned: list[str] = []
+        self._path = ""
+        self._encoding = ""
+        self.state = START
+        self.outcome = ENDED_EARLY
+        self.why = ""
+        self.decision: Decision | None = None
+        self.request_id = ""
+
+    def receive(self, data: bytes, now: float) -> Reply:
+        """Take in one serialized ProcessingRequest. Never raises for what a peer sends."""
+        try:
+            message = pb.ProcessingRequest.FromString(data)
+        except DecodeError:
+            return self._leave(NOT_EXT_PROC)
+        kind = message.WhichOneof("request")
+        if kind == "request_headers" and self.state == START:
+            return self._on_headers(message, now)
+        if kind == "request_body" and self.state == BODY:
+            return self._on_body(message.request_body.body, now)
+        if self.state == START:
+            return self._leave(NOT_EXT_PROC)
+        return _NEUTRAL.get(kind, _SILENCE)
+
+    def end(self) -> None:
+        """The stream is over, however it ended: release what it holds. Idempotent."""
+        self.state = OVER
+        self._steering.ledger.release(self._key)
+
+    def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
+        self._read_headers(message.request_headers.headers)
+        if message.request_headers.end_of_stream:
+            return self._decide(None, now, NO_BODY)
+        # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
+        if message.HasField("protocol_config") and message.protocol_config.request_body_mode != _BUFFERED:
+            return self._leave(OTHER_MODE)
+        self.state = BODY
+        return Reply(replies.continue_headers(self._owned))
+
+    def _read_headers(self, header_map: pb.HeaderMap) -> None:
+        for header in header_map.headers:
+            name = header.key
+            if name == ":path":
+                self._path = _text(header)
+            elif name == "content-encoding":
+                self._encoding = _text(header)
+            elif name == "x-request-id":
+                self.request_id = headers.plain_id(_text(header)) or ""
+            elif headers.is_owned(name):
+                self._owned.append(name)
+        if not self.request_id:
+            self.request_id = f"kvsteer-{self._key}"
+
+    def _on_body(self, body: bytes, now: float) -> Reply:
+        rules = self._steering.rules
+        try:
+            if len(body) > rules.body:
+                raise TooLarge("body")
+            if self._encoding:
+                body = encoding.decode(body, self._encoding, rules.expanded_body)
+            prompt = dialects.read(self._path, body, rules.limits)
+        except TooLarge as error:
+            return self._refuse(TOO_LARGE, error.reason)
+        except Unreadable as error:
+            self.why = error.reason
+            if rules.unreadable_passes or error.reason == dialects.NO_DIALECT:
+                return self._decide(_opaque(body), now, UNREADABLE)
+            return self._refuse(BAD_REQUEST, error.reason)
+        return self._decide(prompt, now, STEERED)
+
+    def _decide(self, prompt: Prompt | None, now: float, outcome: str) -> Reply:
+        steering = self._steering
+        pool = steering.pool_for(prompt.model if prompt else "")
+        if pool is None:
+            return self._refuse(UNKNOWN_MODEL)
+        at_headers = self.state == START
+        self.decision = decision = steering.decide(prompt, pool, self._key, now)
+        if not decision.order:
+            return self._refuse(NO_CANDIDATE)
+        self.state = DECIDED
+        self.outcome = outcome
+        told = [(headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id)]
+        several = len(steering.pools) > 1
+        if several:
+            told.append((headers.POOL, pool.name))
+        return Reply(
+            replies.steer(
+                decision.destination, told, at_headers=at_headers, owned=self._owned, reroute=several
+            )
+        )
+
+    def _refuse(self, outcome: str, why: str = "") -> Reply:
+        self.state = DECIDED
+        self.outcome = outcome
+        self.why = why
+        return Reply(_REFUSALS[outcome])
+
+    def _leave(self, outcome: str) -> Reply:
+        self.state = OVER
+        self.outcome = outcome
+        return _CLOSE
+
+
+def _text(header: pb.HeaderValue) -> str:
+    return header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
+
+
+def _opaque(body: bytes) -> Prompt:
+    """A request of which only the size is known: it still costs tokens."""
+    return Prompt(dialect="opaque", kind="generate", size=len(body))
+
+
+_INVALID = "invalid_request_error"
+_REFUSALS = {
+    TOO_LARGE: replies.refuse(
+        413, "The request body is too large; send less or ask the operator for a higher limit.", _INVALID, "payload_too_large"
+    ),
+    BAD_REQUEST: replies.refuse(
+        400, "The request body can't be read as this path's API; check its JSON and fields.", _INVALID, "invalid_body"
+    ),
+    UNKNOWN_MODEL: replies.refuse(
+        404, "The model does not exist here; GET /v1/models lists those that do.", _INVALID, "model_not_found"
+    ),
+    NO_CANDIDATE: replies.refuse(
+        503, "No replica can take this request now; try again shortly.", "server_error", "no_replica", retry_after=1
+    ),
+}  # fmt: skip

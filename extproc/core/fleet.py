@@ -1,0 +1,128 @@
+"""What is believed of each replica, and whether it may be chosen.
+
+This module knows samples, books and time as arguments; who fetched a sample, and when, is not its business.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from extproc.core.headroom import Headroom, Weights
+from extproc.core.ledger import Books
+from extproc.core.sample import Sample
+
+#: Scrapes in a row that could not connect before a replica is held for dead. One may be a restart's blink.
+_DEAD_AFTER = 2
+
+# Why a replica is no candidate. A closed set: it labels metrics and records.
+UNREACHABLE: Final = "unreachable"
+STALE: Final = "stale"
+KV_CEILING: Final = "kv_ceiling"
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Traits:
+    """What holds for every replica of a pool until an engine says otherwise. Tokens, seconds, tokens/s."""
+
+    prefill_speed: float = 8000.0
+    decode_speed: float = 2000.0
+    max_running: int = 256
+    kv_tokens: int = 500_000
+    output_tokens: int = 256
+    stale_after: float = 15.0
+    kv_ceiling: float = 0.97
+    floor: float = 0.15
+    weights: Weights = field(default_factory=Weights)
+
+
+class Replica:
+    """One incarnation of one engine endpoint."""
+
+    __slots__ = (
+        "_failures",
+        "_headroom",
+        "address",
+        "barred",
+        "books",
+        "decode_speed",
+        "fresh_until",
+        "incarnation",
+        "kv_load",
+        "kv_tokens",
+        "max_running",
+        "occupancy",
+        "prefill_speed",
+        "sample",
+        "slot",
+        "traits",
+    )
+
+    def __init__(self, address: str, slot: int, traits: Traits, now: float, incarnation: int = 1) -> None:
+        self.address = address
+        self.slot = slot
+        self.traits = traits
+        self.incarnation = incarnation
+        self.books = Books()
+        self.prefill_speed = traits.prefill_speed
+        self.decode_speed = traits.decode_speed
+        self.max_running = traits.max_running
+        self.kv_tokens = traits.kv_tokens
+        #: Last sample; None before the first.
+        self.sample: Sample | None = None
+        #: Sequences on it (running, waiting or sent) per running slot; above 1 some must wait.
+        self.occupancy = 0.0
+        #: Share of its KV cache that live requests take, by telemetry or own books, whichever is more.
+        self.kv_load = 0.0
+        #: Reason it may not be chosen whatever the time; None when it may.
+        self.barred: str | None = None
+        #: Time from which its telemetry is too old to choose it (R8). A new replica has the benefit of one span.
+        self.fresh_until = now + traits.stale_after
+        self._headroom = Headroom(traits.weights)
+        self._failures = 0
+
+    @property
+    def headroom(self) -> float | None:
+        """Score 0..1; None while unknown."""
+        return self._headroom.score
+
+    def observe(self, sample: Sample) -> None:
+        """Take in a sample of this incarnation."""
+        self.sample = sample
+        if sample.max_running:
+            self.max_running = sample.max_running
+        if sample.kv_capacity:
+            self.kv_tokens = sample.kv_capacity
+        self._headroom.update(sample, self.max_running)
+        self.recount()
+        self._failures = 0
+        self.fresh_until = sample.at + self.traits.stale_after
+        full = sample.kv_used is not None and sample.kv_used >= self.traits.kv_ceiling
+        self.barred = KV_CEILING if full else None
+
+    @property
+    def requests(self) -> float:
+        """Requests on it: the larger of own books (exact at once) and telemetry (sees other senders)."""
+        return self.occupancy * self.max_running
+
+    def recount(self) -> None:
+        """Bring `occupancy` and `kv_load` up to date; call it when the books or the sample changed.
+
+        They change with one replica at a time and are read for all of them at every decision.
+        """
+        requests: float = self.books.requests
+        used = self.books.tokens / self.kv_tokens
+        sample = self.sample
+        if sample is not None:
+            requests = max(requests, (sample.running or 0.0) + (sample.waiting or 0.0))
+            used = max(used, sample.kv_used or 0.0)
+        self.occupancy = requests / self.max_running
+        self.kv_load = used
+
+    def failed(self, reason: str) -> None:
+        """A scrape failed. Only a refused or broken connection says the engine itself is gone."""
+        self._failures = self._failures + 1 if reason == "connect" else 0
+        if self._failures >= _DEAD_AFTER:
+            self.barred = UNREACHABLE
+
+    def excluded(self, now: float) -> str | None:
+        """Why it is no candidate now; None when it is one."""
+        return self.barred or (STALE if now >= self.fresh_until else None)

@@ -1,0 +1,33 @@
+"""The headers the gateway owns: a client's copy of one never reaches a replica nor steers anything."""
+
+import re
+from typing import Final
+
+#: Where Envoy is to send the request: one or more ip:port, best first. Also a key of dynamic metadata.
+DESTINATION: Final = "x-gateway-destination-endpoint"
+#: Which pool answers, where a gateway serves several; Envoy's routes match on it.
+POOL: Final = "x-gateway-pool"
+#: Namespace of the dynamic metadata that Envoy's override_host policy reads.
+LB_NAMESPACE: Final = "envoy.lb"
+#: Told to the replica: the prompt tokens its cache is expected to hold, and this request's id.
+EXPECTED_HIT: Final = "x-kvsteer-expected-hit"
+REQUEST_ID: Final = "x-kvsteer-request-id"
+
+#: Every header with one of these prefixes is the gateway's.
+OWNED_PREFIXES: Final = ("x-gateway-", "x-kvsteer-")
+#: Further owned headers: routing levers of Envoy's configuration that a client must not pull.
+OWNED_NAMES: Final = frozenset({"x-mirror-cluster"})
+#: Removed on every path, seen or not, so that a copy that hides (a trailer, a late filter) goes too.
+ALWAYS_REMOVED: Final = (DESTINATION, POOL, EXPECTED_HIT, REQUEST_ID, "x-mirror-cluster")
+
+_PLAIN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")
+
+
+def is_owned(name: str) -> bool:
+    """Whether the gateway owns a header of this lower-case name."""
+    return name.startswith(OWNED_PREFIXES) or name in OWNED_NAMES
+
+
+def plain_id(value: str) -> str | None:
+    """The client's request id if it is harmless as a header value and in a log; else None."""
+    return value if _PLAIN_ID.match(value) else None

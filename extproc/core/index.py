@@ -1,0 +1,278 @@
+"""Who is believed to hold which prefix: a bounded LRU for every replica behind one shared table.
+
+Layout, chosen for memory (CPython 3.11, 1 million (hash, replica) pairs):
+
+* one dict maps a hash to a *packed* int with four bits a slot (a slot is one replica): 0 = not held,
+  1..15 = the epoch in which that replica last used it. Equal packed values are one shared object, since
+  neighbouring hashes of a chain are nearly always held by the same replicas.
+* each slot keeps, for every epoch, an array of the hashes used in it and their weights. That is the LRU:
+  evicting means reading the oldest epoch's array; a hash used again since carries another epoch and is
+  passed over.
+
+An epoch ends when an eighth of the slot's capacity has been added anew, or when a thirteenth of the TTL has
+passed, so eviction follows true least-recent-use to within an eighth of the cache.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from extproc.core.prompt import Chain
+
+#: Bits of one slot in a packed value, and so epochs 1..15.
+_BITS = 4
+_EPOCHS = (1 << _BITS) - 1
+#: An epoch takes this share of the capacity in new entries: 8 epochs fill a cache, 15 exist, so the ring
+#: never comes round before the size bound has evicted.
+_EPOCH_SHARE = 8
+#: Epochs a TTL is divided into; two fewer than exist: the current one and the one being filled next.
+_TTL_EPOCHS = _EPOCHS - 2
+#: Weights are kept in units of 64 bytes, rounded up, so that 16 bits reach to 4 MiB for one hash.
+_UNIT_SHIFT = 6
+_WEIGHT_MAX = 0xFFFF
+#: Shared packed values and masks kept for reuse; when full they are dropped, which costs sharing, not truth.
+_SHARED = 16_384
+#: Stale mentions allowed in a slot's arrays before they are rebuilt: as many as live ones, and this many.
+_SLACK = 1024
+
+
+class _Slot:
+    """One replica's LRU: arrays of (hash, weight) by epoch. Weights, sizes, capacity: units of 64 bytes."""
+
+    __slots__ = ("added", "capacity", "count", "epoch", "epoch_began", "hashes", "size", "weights")
+
+    def __init__(self, capacity: int, now: float) -> None:
+        self.capacity = capacity >> _UNIT_SHIFT
+        self.epoch = 1
+        self.epoch_began = now
+        self.added = 0  # weight added anew in this epoch
+        self.size = 0  # weight held
+        self.count = 0  # hashes held
+        self.hashes = [array("Q") for _ in range(_EPOCHS + 1)]
+        self.weights = [array("H") for _ in range(_EPOCHS + 1)]
+
+
+class PrefixIndex:
+    """Prefix hashes and the slots that hold them. Weights and capacities are bytes of prompt.
+
+    Args:
+        ttl: seconds after which an entry that was not used is dropped, to within a thirteenth.
+        max_count: most hashes one slot may hold, whatever their weight.
+    """
+
+    def __init__(self, ttl: float, max_count: int = 1_000_000) -> None:
+        self._ttl = ttl
+        self._max_count = max_count
+        self._held: dict[int, int] = {}
+        self._slots: dict[int, _Slot] = {}
+        self._free: list[int] = []
+        self._shared: dict[int, int] = {}
+        self._masks: dict[int, int] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        """Number of (hash, slot) pairs held."""
+        return sum(slot.count for slot in self._slots.values())
+
+    # -- slots -----------------------------------------------------------------------------------------
+
+    def add_slot(self, capacity: int, now: float) -> int:
+        """Open a slot for one replica's incarnation and return its number. `capacity` in bytes."""
+        number = self._free.pop() if self._free else len(self._slots)
+        self._slots[number] = _Slot(capacity, now)
+        return number
+
+    def set_capacity(self, number: int, capacity: int) -> None:
+        """Change what a slot may hold, in bytes; a smaller one evicts at once."""
+        slot = self._slots[number]
+        slot.capacity = capacity >> _UNIT_SHIFT
+        self._shrink(number, slot)
+
+    def remove_slot(self, number: int) -> None:
+        """Forget everything a slot held. Unknown numbers are ignored."""
+        slot = self._slots.pop(number, None)
+        if slot is None:
+            return
+        for epoch in range(1, _EPOCHS + 1):
+            self._drop(number, slot, epoch, slot.hashes[epoch], slot.weights[epoch])
+        self._free.append(number)
+
+    def size(self, number: int) -> int:
+        """Bytes of prompt the slot is believed to hold, rounded up by at most 63 for each hash."""
+        return self._slots[number].size << _UNIT_SHIFT
+
+    def count(self, number: int) -> int:
+        """Hashes the slot is believed to hold."""
+        return self._slots[number].count
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def match(self, hashes: Iterable[int]) -> dict[int, int]:
+        """For each slot that holds a prefix of the chain: how many leading hashes it holds (at least 1)."""
+        get, masks = self._held.get, self._masks
+        found: dict[int, int] = {}
+        alive = depth = 0
+        previous: int | None = None
+        for key in hashes:
+            packed = get(key)
+            if packed is not previous:  # the same object: the same holders as one hash before
+                if packed is None:
+                    break
+                mask = masks.get(packed) or self._mask(packed)
+                if depth:
+                    gone = alive & ~mask
+                    if gone:
+                        found.update(dict.fromkeys(self._slots_in(gone), depth))
+                        alive &= mask
+                        if not alive:
+                            return found
+                else:
+                    alive = mask
+                previous = packed
+            elif packed is None:
+                break
+            depth += 1
+        if alive:
+            found.update(dict.fromkeys(self._slots_in(alive), depth))
+        return found
+
+    def _mask(self, packed: int) -> int:
+        """One bit (the lowest of its four) for every slot that holds the hash."""
+        folded = packed | packed >> 2
+        folded |= folded >> 1
+        ones = int("1" * ((packed.bit_length() + _BITS - 1) // _BITS), 16)
+        mask = folded & ones
+        if len(self._masks) >= _SHARED:
+            self._masks.clear()
+        self._masks[packed] = mask
+        return mask
+
+    def _slots_in(self, mask: int) -> tuple[int, ...]:
+        members = self._members.get(mask)
+        if members is None:
+            members = tuple(_bits(mask))
+            if len(self._members) >= _SHARED:
+                self._members.clear()
+            self._members[mask] = members
+        return members
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def place(self, number: int, chain: Chain, now: float) -> None:
+        """Note that a slot holds, or is about to hold, every hash of the chain. Unknown slots are ignored."""
+        slot = self._slots.get(number)
+        if slot is None:
+            return
+        if slot.added * _EPOCH_SHARE >= slot.capacity or now - slot.epoch_began > self._ttl / _TTL_EPOCHS:
+            self._next_epoch(number, slot, now)
+        self._mark(number, slot, chain)
+        if slot.size > slot.capacity or slot.count > self._max_count:
+            self._shrink(number, slot)
+
+    def _mark(self, number: int, slot: _Slot, chain: Chain) -> None:
+        held, shift = self._held, _BITS * number
+        mine, stamp = _EPOCHS << shift, slot.epoch << shift
+        hashes, weights = slot.hashes[slot.epoch], slot.weights[slot.epoch]
+        before: int | None = -1
+        after, is_new, start = 0, False, 0
+        for key, end in zip(chain.hashes, chain.ends, strict=True):
+            packed = held.get(key)
+            if packed is not before:
+                before, is_new = packed, not packed or not packed & mine
+                after = self._share((packed or 0) & ~mine | stamp)
+            if packed != after:
+                held[key] = after
+                weight = min((end - start + 63) >> _UNIT_SHIFT, _WEIGHT_MAX)
+                hashes.append(key)
+                weights.append(weight)
+                if is_new:
+                    slot.size += weight
+                    slot.added += weight
+                    slot.count += 1
+            start = end
+
+    def _share(self, packed: int) -> int:
+        if len(self._shared) >= _SHARED:
+            self._shared.clear()
+        return self._shared.setdefault(packed, packed)
+
+    def expire(self, now: float) -> None:
+        """Drop what was not used for the TTL. Call it every few seconds; it also ends idle slots' epochs."""
+        for number, slot in self._slots.items():
+            if now - slot.epoch_began > self._ttl / _TTL_EPOCHS:
+                self._next_epoch(number, slot, now)
+
+    def forget(self, number: int, hashes: Sequence[int]) -> None:
+        """Take back single beliefs of one slot: it turned out not to hold these hashes."""
+        slot, mine = self._slots.get(number), _EPOCHS << (_BITS * number)
+        if slot is None:
+            return
+        wanted = {key for key in hashes if self._held.get(key, 0) & mine}
+        for epoch in range(1, _EPOCHS + 1):
+            keep_hashes, keep_weights = array("Q"), array("H")
+            drop_hashes, drop_weights = array("Q"), array("H")
+            for key, weight in zip(slot.hashes[epoch], slot.weights[epoch], strict=True):
+                (drop_hashes if key in wanted else keep_hashes).append(key)
+                (drop_weights if key in wanted else keep_weights).append(weight)
+            if drop_hashes:
+                self._drop(number, slot, epoch, drop_hashes, drop_weights)
+                slot.hashes[epoch], slot.weights[epoch] = keep_hashes, keep_weights
+
+    # -- eviction --------------------------------------------------------------------------------------
+
+    def _next_epoch(self, number: int, slot: _Slot, now: float) -> None:
+        slot.epoch = slot.epoch % _EPOCHS + 1
+        slot.epoch_began, slot.added = now, 0
+        self._drop_epoch(number, slot, slot.epoch)  # what still carries the coming number is the oldest
+        if sum(map(len, slot.hashes)) > 2 * slot.count + _SLACK:
+            self._compact(number, slot)
+
+    def _shrink(self, number: int, slot: _Slot) -> None:
+        """Evict oldest entries until the slot is within its bounds; within an epoch, a chain's end first."""
+        for step in range(1, _EPOCHS + 1):
+            epoch = (slot.epoch + step - 1) % _EPOCHS + 1
+            hashes, weights = slot.hashes[epoch], slot.weights[epoch]
+            while hashes and (slot.size > slot.capacity or slot.count > self._max_count):
+                self._drop(number, slot, epoch, hashes[-256:], weights[-256:])
+                del hashes[-256:], weights[-256:]
+            if slot.size <= slot.capacity and slot.count <= self._max_count:
+                return
+
+    def _drop_epoch(self, number: int, slot: _Slot, epoch: int) -> None:
+        hashes, weights = slot.hashes[epoch], slot.weights[epoch]
+        slot.hashes[epoch], slot.weights[epoch] = array("Q"), array("H")
+        self._drop(number, slot, epoch, hashes, weights)
+
+    def _drop(
+        self, number: int, slot: _Slot, epoch: int, hashes: Iterable[int], weights: Iterable[int]
+    ) -> None:
+        held, shift = self._held, _BITS * number
+        mine, stamp = _EPOCHS << shift, epoch << shift
+        for key, weight in zip(hashes, weights, strict=True):
+            packed = held.get(key, 0)
+            if packed & mine == stamp:  # else it was used again since, or is gone
+                rest = packed & ~mine
+                if rest:
+                    held[key] = self._share(rest)
+                else:
+                    del held[key]
+                slot.size -= weight
+                slot.count -= 1
+
+    def _compact(self, number: int, slot: _Slot) -> None:
+        held, shift = self._held, _BITS * number
+        mine = _EPOCHS << shift
+        for epoch in range(1, _EPOCHS + 1):
+            stamp = epoch << shift
+            hashes, weights = array("Q"), array("H")
+            for key, weight in zip(slot.hashes[epoch], slot.weights[epoch], strict=True):
+                if held.get(key, 0) & mine == stamp:
+                    hashes.append(key)
+                    weights.append(weight)
+            slot.hashes[epoch], slot.weights[epoch] = hashes, weights
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() // _BITS
+        mask ^= low

@@ -1,0 +1,135 @@
+"""What this gateway has sent and not yet seen finished: charged at the pick, released exactly once.
+
+Telemetry is late: an engine updates its gauges once a step, and a scrape is up to its interval old. These
+books are exact at once, so a decision reads them first and telemetry second.
+
+Books belong to one incarnation of a replica. An exchange that ends after the engine restarted releases into
+the old incarnation's books, which nobody reads any more.
+"""
+
+from typing import Protocol
+
+
+class Books:
+    """Work in flight on one incarnation of a replica. All amounts are tokens, all times seconds."""
+
+    __slots__ = ("_drained_at", "_prefilling", "pending", "requests", "signalled", "tokens")
+
+    def __init__(self) -> None:
+        #: Exchanges sent and not ended.
+        self.requests = 0
+        #: Prompt tokens and expected output tokens of them together.
+        self.tokens = 0
+        #: Prompt tokens sent that are believed not yet computed.
+        self.pending = 0.0
+        #: Whether first tokens are reported, so that the clock alone may not call a prompt done.
+        self.signalled = False
+        self._prefilling: dict[int, float] = {}  # exchange -> tokens left, in the order of sending
+        self._drained_at = 0.0
+
+    def backlog(self, now: float, speed: float) -> float:
+        """Seconds of prompt work still ahead at `speed` prompt tokens a second.
+
+        The engine computes prompts first come first served, so time takes tokens off the oldest.
+        """
+        if self.pending:
+            self._drain((now - self._drained_at) * speed)
+        self._drained_at = now
+        return self.pending / speed
+
+    def _drain(self, budget: float) -> None:
+        done = []
+        for key, left in self._prefilling.items():
+            if budget < left:
+                if budget > 0:
+                    self._prefilling[key] = left - budget
+                    self.pending -= budget
+                break
+            self.pending -= left
+            budget -= left
+            if self.signalled:  # its first token has not come, so the next prompt has not begun
+                self._prefilling[key] = 0.0
+                if left:
+                    continue
+                break
+            done.append(key)
+        for key in done:
+            del self._prefilling[key]
+        self.pending = max(self.pending, 0.0) if self._prefilling else 0.0
+
+    def send(self, key: int, uncached: float, tokens: int, now: float, speed: float) -> None:
+        """Charge an exchange: `uncached` prompt tokens to compute, `tokens` in all."""
+        self.backlog(now, speed)
+        self.requests += 1
+        self.tokens += tokens
+        if uncached > 0:
+            self._prefilling[key] = float(uncached)
+            self.pending += uncached
+
+    def prompt_done(self, key: int) -> None:
+        """The first output token of an exchange was seen: it and all sent before it are computed."""
+        if key not in self._prefilling:
+            return
+        for older in list(self._prefilling):
+            self.pending -= self._prefilling.pop(older)
+            if older == key:
+                break
+        self.pending = max(self.pending, 0.0) if self._prefilling else 0.0
+
+    def end(self, key: int, tokens: int) -> None:
+        """Take an exchange off, whatever ended it."""
+        self.requests -= 1
+        self.tokens -= tokens
+        self.pending -= self._prefilling.pop(key, 0.0)
+        if not self._prefilling:
+            self.pending = 0.0
+
+
+class Bookkeeper(Protocol):
+    """What a charge is put on: one incarnation of a replica."""
+
+    books: Books
+    prefill_speed: float
+
+    def recount(self) -> None:
+        """Its books changed."""
+        ...
+
+
+class Ledger:
+    """Every exchange of this gateway that holds a charge. Keys are the exchanges' own numbers."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Bookkeeper, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens charged and not released, over all replicas."""
+        return sum(tokens for _, tokens in self._entries.values())
+
+    def charge(self, key: int, replica: Bookkeeper, uncached: float, tokens: int, now: float) -> None:
+        """Charge an exchange to a replica; one that was charged before is moved there."""
+        if key in self._entries:
+            self.release(key)
+        replica.books.send(key, uncached, tokens, now, replica.prefill_speed)
+        replica.recount()
+        self._entries[key] = (replica, tokens)
+
+    def prompt_done(self, key: int) -> None:
+        """The first token of an exchange was seen. Unknown keys are ignored."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry[0].books.prompt_done(key)
+
+    def release(self, key: int) -> bool:
+        """End an exchange's charge. Idempotent: True only the first time."""
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return False
+        replica, tokens = entry
+        replica.books.end(key, tokens)
+        replica.recount()
+        return True

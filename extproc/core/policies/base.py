@@ -1,0 +1,85 @@
+"""What a policy is asked, what it answers, and the parts all of them share."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from extproc.core.fleet import Replica
+
+
+class Rng(Protocol):
+    """The random numbers a policy may draw; `random.Random` fits."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+
+class Ask:
+    """One question to a policy: columns over the candidates, all of one length of at least 1.
+
+    Attributes:
+        replicas: the candidates.
+        cached: prompt tokens each is believed to hold.
+        tokens: prompt tokens of the request.
+        output: output tokens expected of it.
+        rho: how busy the pool is with prompts, 0..1.
+        now: seconds, monotonic.
+    """
+
+    __slots__ = ("cached", "now", "output", "replicas", "rho", "tokens")
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        cached: Sequence[float],
+        tokens: float,
+        output: float,
+        rho: float,
+        now: float,
+    ) -> None:
+        self.replicas = replicas
+        self.cached = cached
+        self.tokens = tokens
+        self.output = output
+        self.rho = rho
+        self.now = now
+
+
+class Choice(NamedTuple):
+    """A policy's answer: candidates' indices, best first, with the scores behind it.
+
+    `order` has at least one entry. `scores` is a column over the candidates (lower is better) or empty;
+    `parts` names further columns for the record, e.g. {"backlog": [...]} in seconds.
+    """
+
+    order: list[int]
+    scores: Sequence[float]
+    reason: str
+    parts: dict[str, Sequence[float]]
+
+
+class Policy(Protocol):
+    """Chooses among candidates. Called once a request; keeps only state that is its own."""
+
+    def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
+        """Name up to `picks` candidates, best first."""
+        ...
+
+
+def lowest(scores: Sequence[float], picks: int, rng: Rng, near: float = 0.0) -> list[int]:
+    """Indices of the `picks` lowest scores, best first; scores within `near` of the best tie at random (R18)."""
+    best = min(scores)
+    ties = [i for i, score in enumerate(scores) if score <= best + near]
+    order = [ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))]]
+    if picks > 1:
+        left = list(scores)  # a pass for each pick is cheaper than sorting them all
+        for _ in range(min(picks, len(scores)) - 1):
+            left[order[-1]] = math.inf
+            order.append(left.index(min(left)))
+    return order
+
+
+def rotated(first: int, count: int, picks: int) -> list[int]:
+    """`first` and those after it in a ring of `count`, as many as `picks`."""
+    return [(first + step) % count for step in range(min(picks, count))]

@@ -1,0 +1,154 @@
+"""A pool: its replicas, their prefix index, its policy, and how busy it is."""
+
+import math
+from collections.abc import Iterable
+
+from extproc.core.fleet import Replica, Traits
+from extproc.core.index import PrefixIndex
+from extproc.core.policies import Policy, make_policy
+from extproc.core.prompt import TOKENS_PER_BYTE, Prompt
+from extproc.core.sample import Sample
+
+#: Seconds over which the pool's prompt work is averaged for rho: the last minute, as the tuning was done.
+_BUSY_SPAN = 60.0
+
+
+class Busy:
+    """Seconds of prompt work sent per second and replica, averaged over the last minute: rho."""
+
+    __slots__ = ("_at", "_began", "_sum")
+
+    def __init__(self, now: float) -> None:
+        self._sum = 0.0
+        self._at = self._began = now
+
+    def add(self, seconds: float, now: float) -> None:
+        """Note prompt work that was sent."""
+        self._decay(now)
+        self._sum += seconds
+
+    def rho(self, replicas: int, now: float) -> float:
+        """Share of `replicas`' time that prompts take, 0 and up (above 1 in overload)."""
+        self._decay(now)
+        # The weights of a decayed sum add up to the span only once it has run that long.
+        span = _BUSY_SPAN * (1 - math.exp(-max(now - self._began, 1.0) / _BUSY_SPAN))
+        return self._sum / (span * max(replicas, 1))
+
+    def _decay(self, now: float) -> None:
+        if now > self._at:
+            self._sum *= math.exp((self._at - now) / _BUSY_SPAN)
+            self._at = now
+
+
+class Pool:
+    """Replicas that can answer for the same models.
+
+    Args:
+        name: as configured.
+        models: models it answers for; empty for every model.
+        policy: a policy's name, and `policy_settings` its settings.
+        ttl: seconds an unused index entry lives.
+        max_entries: most index entries over all replicas.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        models: Iterable[str] = (),
+        policy: str = "charged_cost",
+        policy_settings: dict[str, float] | None = None,
+        traits: Traits | None = None,
+        ttl: float = 1800.0,
+        max_entries: int = 4_000_000,
+        now: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.models = frozenset(models)
+        self.traits = traits or Traits()
+        self.policy_name = policy
+        self.policy: Policy = make_policy(policy, policy_settings or {})
+        self.index = PrefixIndex(ttl, max_entries)
+        self.busy = Busy(now)
+        self.replicas: list[Replica] = []
+        self._by_address: dict[str, Replica] = {}
+        self._ratios: dict[str, float] = {}
+
+    def get(self, address: str) -> Replica | None:
+        """The living incarnation at an address."""
+        return self._by_address.get(address)
+
+    def join(self, address: str, now: float) -> Replica:
+        """Add a replica; one that is there already is returned as it is."""
+        replica = self._by_address.get(address)
+        if replica is None:
+            slot = self.index.add_slot(self._capacity(self.traits.kv_tokens), now)
+            replica = Replica(address, slot, self.traits, now)
+            self._set(replica)
+        return replica
+
+    def leave(self, address: str) -> None:
+        """Remove a replica and everything believed of it. Unknown addresses are ignored."""
+        replica = self._by_address.pop(address, None)
+        if replica is not None:
+            self.index.remove_slot(replica.slot)
+            self.replicas = list(self._by_address.values())
+
+    def restarted(self, address: str, now: float) -> Replica | None:
+        """The engine at an address started anew: a new incarnation with a cold cache and empty books."""
+        old = self._by_address.get(address)
+        if old is None:
+            return None
+        self.index.remove_slot(old.slot)
+        slot = self.index.add_slot(self._capacity(old.kv_tokens), now)
+        replica = Replica(address, slot, self.traits, now, old.incarnation + 1)
+        self._set(replica)
+        return replica
+
+    def observe(self, address: str, sample: Sample) -> Replica | None:
+        """Take in a sample; a changed start time or counters that ran backwards mean a restart (L5)."""
+        replica = self._by_address.get(address)
+        if replica is None:
+            return None
+        if replica.sample is not None and has_restarted(replica.sample, sample):
+            replica = self.restarted(address, sample.at)
+            assert replica is not None
+        before = replica.kv_tokens
+        replica.observe(sample)
+        if replica.kv_tokens != before:
+            self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
+        return replica
+
+    def failed(self, address: str, reason: str) -> None:
+        """A scrape of a replica failed; `reason` as the collector words it."""
+        replica = self._by_address.get(address)
+        if replica is not None:
+            replica.failed(reason)
+
+    def tokens_per_byte(self, prompt: Prompt) -> float:
+        """Tokens a byte of this prompt makes, by what was learned of its model."""
+        return prompt.tokens_per_byte(self._ratios.get(prompt.model, TOKENS_PER_BYTE))
+
+    def _capacity(self, kv_tokens: int) -> int:
+        """Bytes of prompt that fit into a KV cache of so many tokens, at the starting ratio."""
+        return int(kv_tokens / TOKENS_PER_BYTE)
+
+    def _set(self, replica: Replica) -> None:
+        self._by_address[replica.address] = replica
+        self.replicas = list(self._by_address.values())
+
+
+def has_restarted(before: Sample, after: Sample) -> bool:
+    """Whether the engine process changed between two samples.
+
+    A start time that moved by more than a second says so; else prompt or output counters that ran backwards.
+    """
+    if before.started is not None and after.started is not None:
+        return abs(after.started - before.started) > 1.0
+    return _fell(before.prompt_tokens, after.prompt_tokens) or _fell(
+        before.generated_tokens, after.generated_tokens
+    )
+
+
+def _fell(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and after < before

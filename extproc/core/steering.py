@@ -1,0 +1,62 @@
+"""The gateway's mind: its pools, its ledger and its rules. One for a process; every exchange asks it."""
+
+from dataclasses import dataclass, field
+from itertools import count
+
+from extproc.core.decide import Decision, decide
+from extproc.core.dialects import Limits
+from extproc.core.ledger import Ledger
+from extproc.core.policies.base import Rng
+from extproc.core.pool import Pool
+from extproc.core.prompt import Prompt
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Rules:
+    """What the operator decided about requests. `body` and `expanded_body` in bytes."""
+
+    unreadable_passes: bool = True
+    unknown_model_passes: bool = False
+    fallbacks: int = 2
+    body: int = 32 * 2**20
+    expanded_body: int = 64 * 2**20
+    limits: Limits = field(default_factory=Limits)
+
+
+class Steering:
+    """Finds the pool of a request and decides in it.
+
+    Args:
+        pools: at least one; the first also takes what names no model.
+        rng: where random ties come from.
+    """
+
+    def __init__(self, pools: list[Pool], rules: Rules, rng: Rng) -> None:
+        self.pools = pools
+        self.rules = rules
+        self.ledger = Ledger()
+        self.rng = rng
+        self._keys = count(1)
+        self._by_model = {model: pool for pool in pools for model in pool.models}
+        self._any_model = next((pool for pool in pools if not pool.models), None)
+
+    def new_key(self) -> int:
+        """A number no other exchange of this process has."""
+        return next(self._keys)
+
+    def pool_for(self, model: str) -> Pool | None:
+        """The pool that answers for a model; None when none declares it and the rules say to refuse."""
+        pool = self._by_model.get(model) or self._any_model
+        if pool is None and (not model or self.rules.unknown_model_passes):
+            return self.pools[0]
+        return pool
+
+    def decide(self, prompt: Prompt | None, pool: Pool, key: int, now: float) -> Decision:
+        """Choose a replica and charge it to exchange `key`."""
+        picks = 1 + self.rules.fallbacks
+        return decide(pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks)
+
+    def expire(self, now: float) -> None:
+        """Drop what is too old in every index. Call it every few seconds."""
+        for pool in self.pools:
+            pool.index.expire(now)
