@@ -1,1 +1,37 @@
-""""""
+"""What serves ext_proc. One file each behind `Transport`; only these import grpc."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Session(Protocol):
+    """One ext_proc stream, as a transport sees it."""
+
+    def receive(self, data: bytes) -> tuple[bytes | None, bool, bool]:
+        """Take in one serialized message: the answer, whether to close with OK, whether all is decided."""
+        ...
+
+    def end(self) -> None:
+        """The stream is over. Called exactly once."""
+        ...
+
+
+SessionFactory = Callable[[], Session]
+
+
+class Transport(Protocol):
+    """A gRPC server for `envoy.service.ext_proc.v3.ExternalProcessor` and `grpc.health.v1.Health`."""
+
+    port: int
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError when the address can't be had."""
+        ...
+
+    def set_ready(self, ready: bool) -> None:
+        """What health checks answer for everything but liveness."""
+        ...
+
+    async def stop(self, grace: float) -> None:
+        """End every stream with OK where it stands, waiting up to `grace` seconds for those undecided."""
+        ...

@@ -1,0 +1,238 @@
+"""The gateway put together: core, transport, collector, registry, admin port; its start and its graceful stop."""
+
+import asyncio
+import random
+import secrets
+import signal
+from collections.abc import Callable
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from extproc.config import GatewaySettings, PoolSettings
+from extproc.core.dialects import Limits
+from extproc.core.exchange import Exchange
+from extproc.core.fleet import Traits
+from extproc.core.headroom import Weights
+from extproc.core.pool import Pool
+from extproc.core.sample import Sample
+from extproc.core.steering import Rules, Steering
+from extproc.envoyconfig import eds_document, write_eds
+from extproc.io import clock, logs
+from extproc.io.admin import Admin
+from extproc.io.collector import Collector, Target
+from extproc.io.metrics import Metrics
+from extproc.io.records import Records
+from extproc.io.registry import Registry
+from extproc.io.sessions import ExchangeSession
+from extproc.io.tasks import Supervisor
+from extproc.io.transports import Transport
+from extproc.io.transports.grpcio import GrpcioTransport
+
+_log = structlog.get_logger("kvsteer")
+
+#: Room in a message for headers and attributes beside the largest body.
+_MESSAGE_ROOM = 2**20
+#: Seconds between sweeps of what is too old in the prefix index.
+_SWEEP = 5.0
+
+
+class Gateway:
+    """One gateway process."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.gateway_id = settings.gateway_id or f"gw-{secrets.token_hex(4)}"
+        self.steering = build_steering(settings, clock.monotonic())
+        self.records = Records(settings.admin.decisions)
+        self.prometheus = CollectorRegistry()
+        self.metrics = Metrics(self.steering, self.prometheus)
+        self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
+        self._open = 0
+        self._stopping = False
+        self._collectors = [self._collector(pool) for pool in settings.pools if pool.metrics.enabled]
+        self.registry = self._registry()
+        self.transport: Transport = GrpcioTransport(
+            settings.grpc.address,
+            self._session,
+            max_message=settings.limits.body + _MESSAGE_ROOM,
+            max_streams=settings.limits.streams,
+        )
+        self.admin = Admin(
+            settings.admin.address,
+            pools=self.steering.pools,
+            records=self.records,
+            registry=self.prometheus,
+            readiness=self.not_ready,
+            shared=self.shared,
+            clock=clock.monotonic,
+        )
+        self.metrics.open_streams.set_function(lambda: self._open)
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin serving. Raises OSError when an address can't be had."""
+        await self.admin.start()
+        await self.transport.start()
+        self.write_eds()
+        for collector in self._collectors:
+            await collector.start()
+        self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
+        if self.registry is not None:
+            self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
+        self.transport.set_ready(True)
+        _log.info(
+            "serving", gateway=self.gateway_id, grpc_port=self.transport.port, admin_port=self.admin.port
+        )
+
+    async def stop(self) -> None:
+        """NOT_SERVING, a pause in which Envoys notice, then every stream ends with OK; nobody is cut."""
+        self._stopping = True
+        self.transport.set_ready(False)
+        _log.info("draining", open_streams=self._open)
+        await asyncio.sleep(self.settings.grpc.drain_notice)
+        await self.transport.stop(self.settings.grpc.drain)
+        for collector in self._collectors:
+            await collector.stop()
+        await self.tasks.close()
+        if self.registry is not None:
+            await self.registry.close()
+        await self.admin.stop()
+        _log.info("stopped", open_charges=len(self.steering.ledger))
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    def not_ready(self) -> str:
+        """Why no new request should come here; "" when it may."""
+        return "draining" if self._stopping else ""
+
+    def shared(self) -> str:
+        """How the shared state is: "off", "ok", "degraded"."""
+        if self.registry is None:
+            return "off"
+        return "ok" if self.registry.up else "degraded"
+
+    def write_eds(self) -> None:
+        """Write each pool's EDS file where the settings name a folder; Envoy follows the rename."""
+        if self.settings.envoy.eds_dir:
+            for pool in self.settings.pools:
+                write_eds(self.settings.envoy.eds_dir, pool.name, eds_document(pool))
+
+    # -- what the parts call ---------------------------------------------------------------------------
+
+    def _session(self) -> ExchangeSession:
+        self._open += 1
+        return ExchangeSession(self.steering, self, clock.monotonic)
+
+    def settled(self, exchange: Exchange, seconds: float) -> None:
+        """Tell everybody who counts or keeps decisions."""
+        self.metrics.settled(exchange, seconds)
+        self.records.settled(exchange, seconds)
+        if self.settings.log.requests:
+            decision = exchange.decision
+            _log.info(
+                "request",
+                request_id=exchange.request_id,
+                outcome=exchange.outcome,
+                replica=decision.replica.address if decision and decision.replica else None,
+                seconds=round(seconds, 6),
+            )
+
+    def ended(self, exchange: Exchange) -> None:
+        """A stream is over."""
+        self._open -= 1
+        self.records.ended(exchange)
+
+    async def _beat(self) -> None:
+        assert self.registry is not None
+        errors = self.registry.errors
+        await self.registry.beat()
+        self.metrics.redis_errors.inc(self.registry.errors - errors)
+        self.metrics.redis_up.set(1 if self.registry.up else 0)
+
+    def _registry(self) -> Registry | None:
+        if not self.settings.redis.url:
+            return None
+        return Registry(self.settings.redis, self.gateway_id, self.steering.pools, lambda: self._open)
+
+    def _collector(self, settings: PoolSettings) -> Collector:
+        pool = next(pool for pool in self.steering.pools if pool.name == settings.name)
+
+        def on_sample(address: str, sample: Sample) -> None:
+            pool.observe(address, sample)
+
+        def on_failure(address: str, reason: str) -> None:
+            pool.failed(address, reason)
+            self.metrics.scrape_failures.labels(reason).inc()
+
+        collector = Collector(settings.metrics, on_sample, on_failure, clock.monotonic)
+        collector.set_targets({r.address: _target(settings, r.address, r.metrics) for r in settings.replicas})
+        return collector
+
+
+def _target(pool: PoolSettings, address: str, metrics_url: str) -> Target:
+    url = metrics_url or f"http://{address}{pool.metrics.path}"
+    return Target(url=url, engine=pool.engine, pool=pool.name)
+
+
+def build_steering(settings: GatewaySettings, now: float) -> Steering:
+    """The core for a configuration, its replicas joined."""
+    pools = [_build_pool(pool, now) for pool in settings.pools]
+    limits = settings.limits
+    rules = Rules(
+        unreadable_passes=settings.requests.unreadable == "pass",
+        unknown_model_passes=settings.requests.unknown_model == "pass",
+        fallbacks=settings.requests.fallbacks,
+        body=limits.body,
+        expanded_body=limits.expanded_body,
+        limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
+    )
+    return Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing
+
+
+def _build_pool(settings: PoolSettings, now: float) -> Pool:
+    headroom, capacity = settings.headroom, settings.capacity
+    traits = Traits(
+        prefill_speed=capacity.prefill_speed,
+        decode_speed=capacity.decode_speed,
+        max_running=capacity.max_running,
+        kv_tokens=capacity.kv_tokens,
+        output_tokens=capacity.output_tokens,
+        stale_after=settings.metrics.stale_after if settings.metrics.enabled else float("inf"),
+        kv_ceiling=headroom.kv_ceiling,
+        floor=headroom.floor,
+        weights=Weights(
+            kv=headroom.kv_weight,
+            running=headroom.running_weight,
+            waiting=headroom.waiting_weight,
+            window=headroom.window,
+            horizon=headroom.forecast,
+        ),
+    )
+    pool = Pool(
+        settings.name,
+        models=settings.models,
+        policy=settings.policy.name,
+        policy_settings=settings.policy.settings,
+        traits=traits,
+        ttl=settings.index.ttl,
+        max_entries=settings.index.entries // len(settings.replicas),
+        now=now,
+    )
+    for replica in settings.replicas:
+        pool.join(replica.address, now)
+    return pool
+
+
+async def serve(settings: GatewaySettings, started: Callable[[Gateway], None] = lambda _gateway: None) -> None:
+    """Run a gateway until SIGTERM or SIGINT. Raises OSError when an address can't be had."""
+    logs.configure(settings.log)
+    gateway = Gateway(settings)
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    await gateway.start()
+    started(gateway)
+    await stop.wait()
+    await gateway.stop()

@@ -1,0 +1,42 @@
+"""The command line: one file a command, loaded only when it is called, so that each starts fast."""
+
+from importlib import import_module
+
+import click
+
+from extproc import __version__
+
+#: Command -> (module with a click command named `command`, one line for the overview).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("extproc.cli.serve", "Run the gateway."),
+    "demo": ("extproc.cli.demo", "Envoy, Redis, a gateway and four replicas on this machine: see it steer."),
+    "check-config": ("extproc.cli.check_config", "Say what is wrong with a configuration, where, and how to mend it."),
+    "envoy-config": ("extproc.cli.envoy_config", "Print the Envoy bootstrap for a configuration."),
+    "engine": ("extproc.cli.engine", "Run emulated engine replicas, to try things without a GPU."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="kvsteer")
+def main() -> None:
+    """Steer LLM requests behind Envoy to the replica with headroom and a warm cache.
+
+    Start with `kvsteer demo`. With an Envoy of your own: write kvsteer.yaml, try it with `kvsteer check-config`,
+    print Envoy's side with `kvsteer envoy-config`, then run `kvsteer serve -c kvsteer.yaml`.
+    """

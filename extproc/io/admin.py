@@ -1,0 +1,126 @@
+"""The admin port: for people and Prometheus, not for clients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from extproc.addresses import parse_address
+from extproc.core.fleet import Replica
+from extproc.core.pool import Pool
+from extproc.io.records import Records
+
+#: Records one answer holds unless asked for more.
+_DEFAULT_RECORDS = 100
+
+
+class Admin:
+    """Serves /metrics, /healthz, /readyz, /replicas and /decisions.
+
+    Args:
+        address: host:port; port 0 takes a free one.
+        pools: what /replicas shows.
+        records: what /decisions shows.
+        registry: what /metrics shows.
+        readiness: why the gateway is not ready, or "" when it is.
+        clock: seconds, the clock the samples are stamped with.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        pools: list[Pool],
+        records: Records,
+        registry: CollectorRegistry,
+        readiness: Callable[[], str],
+        shared: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self.port = 0
+        self._address = address
+        self._pools = pools
+        self._records = records
+        self._registry = registry
+        self._readiness = readiness
+        self._shared = shared
+        self._clock = clock
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError when the address can't be had."""
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/replicas", self._replicas),
+                web.get("/decisions", self._decisions),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        host, port = parse_address(self._address)
+        site = web.TCPSite(self._runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise OSError(f"can't listen on {self._address} ({error.strerror}); is another process using it?") from None
+        addresses = self._runner.addresses
+        self.port = addresses[0][1] if addresses else port
+
+    async def stop(self) -> None:
+        """Close the port."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return _json({"status": "ok", "shared": self._shared()})
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        why = self._readiness()
+        return _json({"ready": not why, "why": why or None}, status=503 if why else 200)
+
+    async def _replicas(self, _request: web.Request) -> web.Response:
+        now = self._clock()
+        rows = [_replica(pool, replica, now) for pool in self._pools for replica in pool.replicas]
+        return _json({"replicas": rows})
+
+    async def _decisions(self, request: web.Request) -> web.Response:
+        asked = request.query.get("last", str(_DEFAULT_RECORDS))
+        if not (asked.isascii() and asked.isdigit() and len(asked) <= 6):
+            return _json({"error": "last must be a whole number, as in /decisions?last=20"}, status=400)
+        return _json({"decisions": self._records.last(int(asked))})
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    data = orjson.dumps(body, option=orjson.OPT_INDENT_2) + b"\n"
+    return web.Response(body=data, status=status, content_type="application/json")
+
+
+def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
+    sample = replica.sample
+    return {
+        "pool": pool.name,
+        "replica": replica.address,
+        "incarnation": replica.incarnation,
+        "excluded": replica.excluded(now),
+        "headroom": replica.headroom,
+        "sample_age": None if sample is None else round(now - sample.at, 3),
+        "running": sample and sample.running,
+        "waiting": sample and sample.waiting,
+        "kv_used": sample and sample.kv_used,
+        "kv_tokens": replica.kv_tokens,
+        "requests_in_flight": replica.books.requests,
+        "tokens_in_flight": replica.books.tokens,
+        "backlog_seconds": replica.books.pending / replica.prefill_speed,
+        "index_entries": pool.index.count(replica.slot),
+        "prefill_tokens_per_second": replica.prefill_speed,
+        "decode_tokens_per_second": replica.decode_speed,
+    }

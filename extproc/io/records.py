@@ -1,0 +1,115 @@
+"""Decision records: the last N decisions in full, kept as they were made and made readable when asked for."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from extproc.core.decide import Decision
+from extproc.core.exchange import Exchange
+from extproc.core.fleet import Replica
+from extproc.io import clock
+
+
+class Records:
+    """A ring of the last `size` exchanges that came to a decision."""
+
+    def __init__(self, size: int) -> None:
+        self._ring: deque[tuple[Exchange, dict[str, Any]]] = deque(maxlen=size)
+
+    def settled(self, exchange: Exchange, seconds: float) -> None:
+        """Keep a decision, with what telemetry said of each candidate at that moment."""
+        decision = exchange.decision
+        if decision is None or not self._ring.maxlen:
+            return
+        now = {
+            "at": clock.wall(),
+            "seconds": seconds,
+            "samples": [replica.sample for replica in decision.candidates],
+            "headroom": [replica.headroom for replica in decision.candidates],
+            "in_flight": [replica.books.requests for replica in decision.candidates],
+        }
+        self._ring.append((exchange, now))
+
+    def ended(self, exchange: Exchange) -> None:
+        """The exchange is over: its prefix chain, which may be long, is not needed for the record."""
+        decision = exchange.decision
+        if decision is not None and decision.prompt is not None:
+            decision.prompt.chains = []
+
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The newest `count` records, newest first, ready for JSON."""
+        newest = list(self._ring)[-count:] if count > 0 else []
+        return [_readable(exchange, now) for exchange, now in reversed(newest)]
+
+
+def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
+    decision = exchange.decision
+    assert decision is not None
+    return {
+        "request_id": exchange.request_id,
+        "at": now["at"],
+        "pool": decision.pool.name,
+        "policy": decision.pool.policy_name,
+        "outcome": exchange.outcome,
+        "why": exchange.why or None,
+        "ended": exchange.over,
+        "request": _request(decision),
+        "choice": decision.replica.address if decision.replica else None,
+        "fallbacks": [replica.address for replica in decision.order[1:]],
+        "reason": decision.reason,
+        "trouble": decision.trouble or None,
+        "rho": round(decision.rho, 4),
+        "decision_seconds": now["seconds"],
+        "candidates": [*_candidates(decision, now), *_excluded(decision.excluded)],
+    }
+
+
+def _request(decision: Decision) -> dict[str, Any]:
+    prompt = decision.prompt
+    known: dict[str, Any] = {
+        "prompt_tokens": decision.tokens,
+        "output_tokens_expected": decision.output,
+        "cached_tokens_expected": round(decision.cached),
+        "tokens_charged": int(decision.tokens + decision.output),
+    }
+    if prompt is not None:
+        known |= {
+            "dialect": prompt.dialect,
+            "kind": prompt.kind,
+            "model": prompt.model[:128],
+            "adapter": prompt.adapter[:128],
+            "bytes": prompt.size,
+            "max_output": prompt.max_output,
+            "n": prompt.n,
+            "stream": prompt.stream,
+        }
+    return known
+
+
+def _candidates(decision: Decision, now: dict[str, Any]) -> list[dict[str, Any]]:
+    choice = decision.choice
+    rows = []
+    for i, replica in enumerate(decision.candidates):
+        sample = now["samples"][i]
+        row: dict[str, Any] = {
+            "replica": replica.address,
+            "incarnation": replica.incarnation,
+            "excluded": None,
+            "cached_tokens": round(decision.columns[i]),
+            "in_flight": now["in_flight"][i],
+            "headroom": now["headroom"][i],
+            "sample_age": None if sample is None else round(decision.at - sample.at, 3),
+            "running": sample and sample.running,
+            "waiting": sample and sample.waiting,
+            "kv_used": sample and sample.kv_used,
+        }
+        if choice is not None and choice.scores:
+            row["score"] = choice.scores[i]
+        for name, column in choice.parts.items() if choice else ():
+            row[name] = column[i]
+        rows.append(row)
+    return rows
+
+
+def _excluded(excluded: Sequence[tuple[Replica, str]]) -> list[dict[str, Any]]:
+    return [{"replica": replica.address, "excluded": reason} for replica, reason in excluded]

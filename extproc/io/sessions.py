@@ -1,0 +1,46 @@
+"""A stream's session: the pure exchange, the clock, and who is told what came of it."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from extproc.core.exchange import DECIDED, OVER, Exchange, Reply
+from extproc.core.steering import Steering
+
+
+class Watcher(Protocol):
+    """Told of every exchange twice at most: when it was settled, and when it ended."""
+
+    def settled(self, exchange: Exchange, seconds: float) -> None:
+        """It was decided, refused or let go; `seconds` is what the gateway's own work on it took."""
+        ...
+
+    def ended(self, exchange: Exchange) -> None:
+        """Its stream is over."""
+        ...
+
+
+class ExchangeSession:
+    """What a transport drives."""
+
+    __slots__ = ("_clock", "_exchange", "_settled", "_watcher")
+
+    def __init__(self, steering: Steering, watcher: Watcher, clock: Callable[[], float]) -> None:
+        self._exchange = Exchange(steering)
+        self._watcher = watcher
+        self._clock = clock
+        self._settled = False
+
+    def receive(self, data: bytes) -> tuple[bytes | None, bool, bool]:
+        """The answer, whether to close the stream, and whether the request is settled."""
+        exchange = self._exchange
+        began = self._clock()
+        reply: Reply = exchange.receive(data, began)
+        if not self._settled and exchange.state in (DECIDED, OVER):
+            self._settled = True
+            self._watcher.settled(exchange, self._clock() - began)
+        return reply.data, reply.close, self._settled
+
+    def end(self) -> None:
+        """Release what the exchange holds and tell the watcher."""
+        self._exchange.end()
+        self._watcher.ended(self._exchange)

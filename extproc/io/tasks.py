@@ -1,0 +1,66 @@
+"""Background work under supervision: a task that fails is told of, counted and started again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+_log = structlog.get_logger("kvsteer.tasks")
+
+#: Waits between restarts of a failing task: long enough not to spin, short enough to be back soon.
+_FIRST_WAIT = 0.1
+_LONGEST_WAIT = 5.0
+
+
+class Supervisor:
+    """Owns the background tasks of a process; none outlives it.
+
+    Args:
+        on_failure: called with a task's name each time it fails.
+    """
+
+    def __init__(self, on_failure: Callable[[str], None] = lambda _name: None) -> None:
+        self._on_failure = on_failure
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` for as long as the supervisor lives, again and again if it raises; names are unique."""
+        if name in self._tasks:
+            raise ValueError(f"the task {name!r} runs already")
+        self._tasks[name] = asyncio.create_task(self._keep(name, work), name=name)
+
+    def every(self, name: str, seconds: float, work: Callable[[], Awaitable[None] | None]) -> None:
+        """Call `work` now and then every `seconds`."""
+
+        async def repeat() -> None:
+            while True:
+                result = work()
+                if result is not None:
+                    await result
+                await asyncio.sleep(seconds)
+
+        self.start(name, repeat)
+
+    async def close(self) -> None:
+        """Cancel every task and wait until it is gone."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        loop, wait = asyncio.get_running_loop(), _FIRST_WAIT
+        while True:
+            began = loop.time()
+            try:
+                await work()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # a supervisor's job is to outlive any fault of its tasks
+                self._on_failure(name)
+                _log.exception("background task failed", task=name, error=type(error).__name__)
+            else:
+                return
+            wait = _FIRST_WAIT if loop.time() - began > _LONGEST_WAIT else min(wait * 2, _LONGEST_WAIT)
+            await asyncio.sleep(wait)

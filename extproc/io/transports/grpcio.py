@@ -1,0 +1,133 @@
+"""The reference transport: grpc.aio with raw bytes in and out."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from extproc.io.transports import SessionFactory
+from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
+from extproc.io.transports.health import HealthBook
+
+#: Envoy may ping an idle connection as often as it likes: by default grpc answers pings closer than five
+#: minutes with GOAWAY too_many_pings, which cuts running responses.
+_OPTIONS = [
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.so_reuseport", 0),  # a second gateway on the port is a mistake to be told of
+    ("grpc.max_metadata_size", 65536),
+]
+
+
+class GrpcioTransport:
+    """Serves sessions on one address.
+
+    Args:
+        address: host:port; port 0 takes a free one.
+        sessions: makes the session of a new stream.
+        max_message: largest message taken, bytes.
+        max_streams: most streams at once; further ones are refused with RESOURCE_EXHAUSTED.
+    """
+
+    def __init__(self, address: str, sessions: SessionFactory, *, max_message: int, max_streams: int) -> None:
+        self.port = 0
+        self._address = address
+        self._sessions = sessions
+        self._max_streams = max_streams
+        self._options = [
+            *_OPTIONS,
+            ("grpc.max_receive_message_length", max_message),
+            ("grpc.max_send_message_length", max_message),
+        ]
+        self._health = HealthBook()
+        self._undecided: set[asyncio.Task[Any]] = set()
+        self._open: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError when the address can't be had."""
+        self._server = grpc.aio.server(options=self._options)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    EXT_PROC_SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(self._process)}
+                ),
+                grpc.method_handlers_generic_handler(
+                    "grpc.health.v1.Health",
+                    {
+                        "Check": grpc.unary_unary_rpc_method_handler(self._check),
+                        "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+                    },
+                ),
+            )
+        )
+        try:
+            self.port = self._server.add_insecure_port(self._address)
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            raise OSError(f"can't listen on {self._address}; is another process using it?")
+        await self._server.start()
+
+    def set_ready(self, ready: bool) -> None:
+        """What health checks answer for everything but liveness."""
+        self._health.set_ready(ready)
+
+    async def stop(self, grace: float) -> None:
+        """End every stream with OK where it stands, waiting up to `grace` seconds for those undecided."""
+        self._stopping = True
+        self._health.close()
+        stopped = asyncio.ensure_future(self._server.stop(grace + 1))
+        if self._undecided:
+            await asyncio.wait(self._undecided, timeout=grace)
+        for task in self._open:
+            task.cancel()  # its handler turns this into a normal return
+        await stopped
+
+    async def _process(self, _requests: object, context: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._open) >= self._max_streams:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many open streams")
+        self._open.add(task)
+        self._undecided.add(task)
+        session = self._sessions()
+        try:
+            await self._converse(session.receive, context, task)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        finally:
+            self._open.discard(task)
+            self._undecided.discard(task)
+            session.end()
+
+    async def _converse(
+        self, receive: Callable[[bytes], Any], context: Any, task: "asyncio.Task[Any]"
+    ) -> None:
+        while (data := await context.read()) is not grpc.aio.EOF:
+            answer, close, settled = receive(data)
+            if answer is not None:
+                await context.write(answer)
+            if close:
+                return
+            if settled:
+                self._undecided.discard(task)
+                if self._stopping:
+                    return
+
+    async def _check(self, request: bytes, context: Any) -> bytes:
+        answer = self._health.check(request)
+        if answer is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        assert answer is not None
+        return answer
+
+    async def _watch(self, request: bytes, context: Any) -> None:
+        write: Callable[[bytes], Awaitable[None]] = context.write
+        async for answer in self._health.watch(request):
+            await write(answer)
