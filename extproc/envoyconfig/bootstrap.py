@@ -1,0 +1,103 @@
+"""A complete Envoy 1.40 bootstrap for a configuration: `kvsteer envoy-config` prints it."""
+
+from extproc.addresses import HostPort, parse_address
+from extproc.config import GatewaySettings
+from extproc.envoyconfig import clusters, replies, routes
+from extproc.envoyconfig.filters import http_filters
+from extproc.envoyconfig.names import MIRROR_HEADER, OWNED_PREFIXES, Tree, seconds, typed
+from extproc.envoyconfig.yamltext import to_yaml
+
+_HEAD = """\
+# Envoy 1.40 in front of kvsteer, made by `kvsteer envoy-config`: change the settings, not this file.
+"""
+
+
+def bootstrap(settings: GatewaySettings, *, feedback: bool = False) -> Tree:
+    """Envoy's whole configuration as a tree; `feedback` as in `filters.http_filters`.
+
+    Raises:
+        ConfigError: a replica is given by host name, or Envoy can't be told where the gateway is.
+    """
+    return {
+        "node": {"id": settings.gateway_id or "kvsteer-envoy", "cluster": "kvsteer"},
+        "admin": {"address": _socket_address(settings.envoy.admin)},
+        "static_resources": {
+            "listeners": [_listener(settings, feedback=feedback)],
+            "clusters": [
+                *(clusters.pool(settings, pool) for pool in settings.pools),
+                clusters.gateways(settings),
+            ],
+        },
+        "overload_manager": _connection_limit(settings.envoy.concurrent),
+    }
+
+
+def render(settings: GatewaySettings, *, feedback: bool = False) -> str:
+    """The bootstrap as YAML that Envoy reads as meant.
+
+    Raises:
+        ConfigError: as `bootstrap`.
+    """
+    return _HEAD + to_yaml(bootstrap(settings, feedback=feedback))
+
+
+def _listener(settings: GatewaySettings, *, feedback: bool) -> Tree:
+    manager = {
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": _connection_manager(settings, feedback=feedback),
+    }
+    return {
+        "name": "llm",
+        "address": _socket_address(settings.envoy.listen),
+        "per_connection_buffer_limit_bytes": 2**20,
+        "filter_chains": [{"filters": [manager]}],
+    }
+
+
+def _connection_manager(settings: GatewaySettings, *, feedback: bool) -> Tree:
+    return typed(
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix="llm",
+        # This Envoy is the edge: clients' x-envoy-* (timeouts, retries) are dropped, request ids made here.
+        use_remote_address=True,
+        # Covers the wait for the gateway, for the first token, and between two tokens.
+        stream_idle_timeout=seconds(settings.envoy.idle_timeout),
+        request_headers_timeout="30s",
+        early_header_mutation_extensions=[_strip()],
+        local_reply_config=replies.local_reply_config(settings.limits.body),
+        route_config=routes.route_config(settings),
+        http_filters=http_filters(settings.envoy, feedback=feedback),
+    )
+
+
+def _strip() -> Tree:
+    """Removes clients' copies of the gateway's headers before routing and every filter, gateway alive or dead."""
+    mutations: list[Tree] = [
+        {"remove_on_match": {"key_matcher": {"prefix": prefix}}} for prefix in OWNED_PREFIXES
+    ]
+    return {
+        "name": "envoy.http.early_header_mutation.header_mutation",
+        "typed_config": typed(
+            "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+            mutations=[*mutations, {"remove": MIRROR_HEADER}],
+        ),
+    }
+
+
+def _socket_address(address: str) -> Tree:
+    host, port = parse_address(address)
+    return {"socket_address": _socket(HostPort(host, port))}
+
+
+def _socket(address: HostPort) -> Tree:
+    both = {"ipv4_compat": True} if address.host == "::" else {}
+    return {"address": address.host, "port_value": address.port, **both}
+
+
+def _connection_limit(most: int) -> Tree:
+    monitor = typed(
+        "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+        max_active_downstream_connections=most,
+    )
+    name = "envoy.resource_monitors.global_downstream_max_connections"
+    return {"resource_monitors": [{"name": name, "typed_config": monitor}]}

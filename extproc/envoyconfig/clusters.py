@@ -1,0 +1,164 @@
+"""Envoy's clusters: one for each pool of replicas, one for the gateways."""
+
+from extproc.addresses import HostPort, parse_address
+from extproc.config import EnvoySettings, GatewaySettings, PoolSettings
+from extproc.envoyconfig import eds
+from extproc.envoyconfig.names import (
+    DESTINATION,
+    GATEWAYS,
+    LB_NAMESPACE,
+    SERVED,
+    SERVICE,
+    Tree,
+    pool_cluster,
+    seconds,
+    typed,
+)
+from extproc.errors import ConfigError
+
+_FALLBACKS = {
+    "least_request": "least_request.v3.LeastRequest",
+    "round_robin": "round_robin.v3.RoundRobin",
+    "random": "random.v3.Random",
+}
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
+
+
+def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
+    """The cluster of one pool: steered by metadata alone, balanced by Envoy while no gateway answers.
+
+    Raises:
+        ConfigError: a replica is given by host name.
+    """
+    return {
+        "name": pool_cluster(which.name),
+        **_membership(settings, which),
+        "connect_timeout": seconds(settings.envoy.connect_timeout),
+        "circuit_breakers": _circuit_breakers(settings.envoy),
+        # Seen only by the fallback: a picked replica is used whatever Envoy thinks of it.
+        "outlier_detection": {
+            "split_external_local_origin_errors": True,
+            "consecutive_local_origin_failure": 3,
+            "enforcing_consecutive_5xx": 0,
+            "enforcing_consecutive_gateway_failure": 0,
+            "interval": "1s",
+            "base_ejection_time": "5s",
+            "max_ejection_time": "30s",
+        },
+        "load_balancing_policy": _override_host(settings.envoy.fallback),
+    }
+
+
+def _membership(settings: GatewaySettings, which: PoolSettings) -> Tree:
+    addresses = [replica.address for replica in which.replicas]
+    assignment = eds.load_assignment(which.name, addresses)
+    if not settings.envoy.eds_dir:
+        return {"type": "STATIC", "load_assignment": assignment}
+    source = {
+        "path": str(eds.eds_path(settings.envoy.eds_dir, which.name)),
+        "watched_directory": {"path": settings.envoy.eds_dir},
+    }
+    return {
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": {"resource_api_version": "V3", "path_config_source": source}},
+    }
+
+
+def _circuit_breakers(envoy: EnvoySettings) -> Tree:
+    """Envoy's default of 1024 is below what a pool streams at once; `num_retries` bounds the retries."""
+    names = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {"thresholds": [dict.fromkeys(names, envoy.concurrent)]}
+
+
+def _override_host(fallback: str) -> Tree:
+    """Metadata is the only source: no header a client sends can choose a host, gateway alive or dead."""
+    policy = typed(
+        "extensions.load_balancing_policies.override_host.v3.OverrideHost",
+        override_host_sources=[{"metadata": _metadata_key(DESTINATION)}],
+        selected_host_key=_metadata_key(SERVED),
+        fallback_policy=_policies(
+            fallback, typed(f"extensions.load_balancing_policies.{_FALLBACKS[fallback]}")
+        ),
+    )
+    return _policies("override_host", policy)
+
+
+def _metadata_key(key: str) -> Tree:
+    return {"key": LB_NAMESPACE, "path": [{"key": key}]}
+
+
+def _policies(name: str, config: Tree) -> Tree:
+    extension = {"name": f"envoy.load_balancing_policies.{name}", "typed_config": config}
+    return {"policies": [{"typed_extension_config": extension}]}
+
+
+def gateways(settings: GatewaySettings) -> Tree:
+    """The cluster of the gateways: asked for their health, left out at once when they fail or drain.
+
+    Raises:
+        ConfigError: `envoy.gateways` is empty and `grpc.address` leaves the port to chance.
+    """
+    addresses = _gateway_addresses(settings)
+    named = any(not address.is_ip for address in addresses)
+    return {
+        "name": GATEWAYS,
+        "type": "STRICT_DNS" if named else "STATIC",
+        **({"dns_refresh_rate": "5s"} if named else {}),
+        "connect_timeout": "0.25s",
+        "circuit_breakers": _circuit_breakers(settings.envoy),
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _http2()
+        },
+        # Envoy's default keeps asking gateways when all are unhealthy; without it fail-open is immediate.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "health_checks": [_health_check()],
+        "outlier_detection": {
+            "split_external_local_origin_errors": True,
+            "consecutive_local_origin_failure": 2,
+            "interval": "1s",
+            "base_ejection_time": "1s",  # a passing health check ends it sooner
+            "max_ejection_time": "5s",
+            "max_ejection_percent": 100,
+        },
+        "load_assignment": {
+            "cluster_name": GATEWAYS,
+            "endpoints": [{"lb_endpoints": [_gateway_endpoint(address) for address in addresses]}],
+        },
+    }
+
+
+def _http2() -> Tree:
+    return typed(
+        "extensions.upstreams.http.v3.HttpProtocolOptions",
+        explicit_http_config={"http2_protocol_options": {}},
+    )
+
+
+def _health_check() -> Tree:
+    """Twice a second, also without traffic (Envoy's default is once a minute then): a gateway that comes back
+    steers within a second, one that drains gets no new streams after half of one."""
+    return {
+        "timeout": "1s",
+        "interval": "0.5s",
+        "no_traffic_interval": "0.5s",
+        "unhealthy_threshold": 2,
+        "healthy_threshold": 1,
+        "grpc_health_check": {"service_name": SERVICE},
+    }
+
+
+def _gateway_addresses(settings: GatewaySettings) -> list[HostPort]:
+    if settings.envoy.gateways:
+        return [parse_address(address) for address in settings.envoy.gateways]
+    host, port = parse_address(settings.grpc.address)
+    if port == 0:
+        raise ConfigError(
+            "grpc.address: has port 0, so Envoy can't be told where the gateway is; "
+            "write a port, or list gateways under envoy.gateways"
+        )
+    return [HostPort(_LOOPBACK.get(host, host), port)]
+
+
+def _gateway_endpoint(address: HostPort) -> Tree:
+    socket = {"address": address.host, "port_value": address.port}
+    return {"endpoint": {"address": {"socket_address": socket}}}

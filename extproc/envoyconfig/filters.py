@@ -1,0 +1,95 @@
+"""Envoy's HTTP filters: the gateway as external processor, then the router."""
+
+import re
+
+from extproc.config import EnvoySettings
+from extproc.envoyconfig.names import GATEWAYS, LB_NAMESPACE, OWN_NAMESPACE, Tree, seconds, typed
+
+#: Headers the gateway may set or remove, in requests and in its own answers; Envoy drops any other.
+#: Short, since Envoy refuses expressions whose RE2 program has more than 100 steps.
+_MUTABLE = (
+    "x-(gateway|kvsteer|ratelimit)-.*",
+    "x-should-retry",
+    "content-(length|type|encoding)",
+    "retry-after",
+)
+#: Credentials have no use in routing, so the gateway never gets them.
+_WITHHELD = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")
+_USAGE_NAMESPACE = "envoy.ai.token_usage"
+
+
+def http_filters(envoy: EnvoySettings, *, feedback: bool = False) -> list[Tree]:
+    """The filter chain, client side first.
+
+    `feedback` makes Envoy tell the gateway, at the clean end of each response, its token usage, replica,
+    status and number of attempts in one message; the gateway must answer that message.
+    """
+    chain = [ext_proc(envoy, feedback=feedback)]
+    if feedback:
+        chain.append(_token_usage())  # after ext_proc in the list is before it on a response's way
+    return [*chain, _named("router", typed("extensions.filters.http.router.v3.Router"))]
+
+
+def ext_proc(envoy: EnvoySettings, *, feedback: bool = False) -> Tree:
+    """The external processor. It fails open: no gateway means Envoy's own balancing, not an error."""
+    config = typed(
+        "extensions.filters.http.ext_proc.v3.ExternalProcessor",
+        grpc_service=_grpc_service(),
+        failure_mode_allow=True,  # also keeps running responses whole when the gateway dies
+        message_timeout=seconds(envoy.message_timeout),
+        processing_mode=_processing_mode(feedback=feedback),
+        forward_rules={"disallowed_headers": {"patterns": [{"exact": name} for name in _WITHHELD]}},
+        mutation_rules={"disallow_all": True, "allow_expression": {"regex": "|".join(_MUTABLE)}},
+        metadata_options={"receiving_namespaces": {"untyped": [LB_NAMESPACE, OWN_NAMESPACE]}},
+    )
+    if feedback:
+        config["response_attributes"] = [
+            "upstream.address",
+            "response.code",
+            "upstream.request_attempt_count",
+        ]
+        config["metadata_options"]["forwarding_namespaces"] = {"typed": [_USAGE_NAMESPACE]}
+    return _named("ext_proc", config)
+
+
+def _processing_mode(*, feedback: bool) -> Tree:
+    """The whole request body in one message; nothing of the response, so the stream just ends with it."""
+    return {
+        "request_header_mode": "SEND",
+        "request_body_mode": "BUFFERED",
+        "request_trailer_mode": "SKIP",
+        "response_header_mode": "SKIP",
+        "response_body_mode": "NONE",
+        "response_trailer_mode": "SEND" if feedback else "SKIP",
+    }
+
+
+def _grpc_service() -> Tree:
+    """No deadline, since the stream lives as long as the response; a dead gateway's stream goes to the next."""
+    return {
+        "envoy_grpc": {"cluster_name": GATEWAYS},
+        "timeout": "0s",
+        "retry_policy": {
+            "num_retries": 2,
+            "retry_on": "connect-failure,refused-stream,unavailable,reset",
+            "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.05s"},
+        },
+    }
+
+
+def _token_usage() -> Tree:
+    handling = {"include_unconfigured_routes": True, "usage_signal": "SYNTHESIZE_TRAILERS"}
+    config = typed(
+        "extensions.filters.http.ai_protocol_manager.v3.AiProtocolManager",
+        response_handling={"token_usage": handling},
+    )
+    return _named("ai_protocol_manager", config)
+
+
+def _named(name: str, config: Tree) -> Tree:
+    return {"name": f"envoy.filters.http.{name}", "typed_config": config}
+
+
+def may_set(header: str) -> bool:
+    """Whether Envoy lets the gateway set this header (lower case)."""
+    return any(re.fullmatch(pattern, header) for pattern in _MUTABLE)
