@@ -88,6 +88,7 @@ def decide(
     if not candidates:
         return decision
     ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
+    decision.candidates = candidates
     decision.tokens = math.ceil(prompt.size * ratio) if prompt else 0
     decision.output = _expected_output(pool, prompt)
     decision.columns = _cached_tokens(pool, prompt, candidates, ratio, decision.tokens)

@@ -82,6 +82,11 @@ class Exchange:
         self.decision: Decision | None = None
         self.request_id = ""
 
+    @property
+    def over(self) -> bool:
+        """Whether the stream has ended."""
+        return self.state == OVER
+
     def receive(self, data: bytes, now: float) -> Reply:
         """Take in one serialized ProcessingRequest. Never raises for what a peer sends."""
         try:

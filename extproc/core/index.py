@@ -38,12 +38,12 @@ _SLACK = 1024
 class _Slot:
     """One replica's LRU: arrays of (hash, weight) by epoch. Weights, sizes, capacity: units of 64 bytes."""
 
-    __slots__ = ("added", "capacity", "count", "epoch", "epoch_began", "hashes", "size", "weights")
+    __slots__ = ("added", "began", "capacity", "count", "epoch", "hashes", "size", "weights")
 
     def __init__(self, capacity: int, now: float) -> None:
         self.capacity = capacity >> _UNIT_SHIFT
         self.epoch = 1
-        self.epoch_began = now
+        self.began = [now] * (_EPOCHS + 1)  # when each epoch began
         self.added = 0  # weight added anew in this epoch
         self.size = 0  # weight held
         self.count = 0  # hashes held
@@ -162,7 +162,7 @@ class PrefixIndex:
         slot = self._slots.get(number)
         if slot is None:
             return
-        if slot.added * _EPOCH_SHARE >= slot.capacity or now - slot.epoch_began > self._ttl / _TTL_EPOCHS:
+        if slot.added * _EPOCH_SHARE >= slot.capacity or self._is_old(slot, now):
             self._next_epoch(number, slot, now)
         self._mark(number, slot, chain)
         if slot.size > slot.capacity or slot.count > self._max_count:
@@ -198,8 +198,17 @@ class PrefixIndex:
     def expire(self, now: float) -> None:
         """Drop what was not used for the TTL. Call it every few seconds; it also ends idle slots' epochs."""
         for number, slot in self._slots.items():
-            if now - slot.epoch_began > self._ttl / _TTL_EPOCHS:
+            if self._is_old(slot, now):
                 self._next_epoch(number, slot, now)
+            for step in range(1, _EPOCHS):
+                epoch = (slot.epoch + step - 1) % _EPOCHS + 1
+                # An epoch's entries were last used before the next epoch began.
+                if now - slot.began[epoch % _EPOCHS + 1] < self._ttl:
+                    break
+                self._drop_epoch(number, slot, epoch)
+
+    def _is_old(self, slot: _Slot, now: float) -> bool:
+        return now - slot.began[slot.epoch] > self._ttl / _TTL_EPOCHS
 
     def forget(self, number: int, hashes: Sequence[int]) -> None:
         """Take back single beliefs of one slot: it turned out not to hold these hashes."""
@@ -221,7 +230,7 @@ class PrefixIndex:
 
     def _next_epoch(self, number: int, slot: _Slot, now: float) -> None:
         slot.epoch = slot.epoch % _EPOCHS + 1
-        slot.epoch_began, slot.added = now, 0
+        slot.began[slot.epoch], slot.added = now, 0
         self._drop_epoch(number, slot, slot.epoch)  # what still carries the coming number is the oldest
         if sum(map(len, slot.hashes)) > 2 * slot.count + _SLACK:
             self._compact(number, slot)

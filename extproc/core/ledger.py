@@ -46,12 +46,10 @@ class Books:
                     self.pending -= budget
                 break
             self.pending -= left
-            budget -= left
             if self.signalled:  # its first token has not come, so the next prompt has not begun
                 self._prefilling[key] = 0.0
-                if left:
-                    continue
                 break
+            budget -= left
             done.append(key)
         for key in done:
             del self._prefilling[key]

@@ -13,6 +13,18 @@ TOKENS_PER_BYTE = 0.25
 #: Bytes that one token id counts for in a chain, so that the starting ratio gives one token an id.
 BYTES_PER_TOKEN_ID = 4
 
+#: Why a request can't be read: every word an `Unreadable` of the core carries. Metrics use them as labels.
+REASONS = {
+    "no_dialect": "no dialect reads this path",
+    "not_json": "the body is not JSON (RFC 8259: UTF-8, no NaN, no lone surrogates)",
+    "wrong_shape": "JSON, but not what the API of this path takes",
+    "too_deep": "nested deeper than `limits.depth`",
+    "too_many_parts": "more messages and parts than `limits.parts`",
+    "too_many_members": "more prompts in one batch than `limits.members`",
+    "bad_encoding": "a content-encoding that is unknown, broken off or garbage",
+    "too_large": "the body, or what it expands to, is over its limit",
+}
+
 
 class Chain(NamedTuple):
     """The prefix chain of one prompt: `hashes[i]` stands for its first `ends[i]` bytes.
@@ -44,7 +56,7 @@ class Prompt:
     size: int = 0
     #: True when the chains were made of token ids: then a token is exactly BYTES_PER_TOKEN_ID bytes.
     token_ids: bool = False
-    #: Output tokens the client allows per choice; None when it did not say.
+    #: Output tokens the client allows per choice; None when it did not say; 0 for "embed" and "rerank".
     max_output: int | None = None
     #: Choices asked for (n, best_of); at least 1.
     n: int = 1

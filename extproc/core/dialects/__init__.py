@@ -1,1 +1,90 @@
-""""""
+"""From a request's path and bytes to its `Prompt`: one module per API behind one `Dialect` protocol.
+
+To add one: write its module with NAME, PATHS and `read`, add it to DIALECTS, test it, and give it a row in
+docs/dialects.md.
+"""
+
+from functools import lru_cache
+
+import orjson
+
+from extproc.core.dialects import (
+    anthropic_messages,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    openai_responses,
+    rerank,
+    score,
+    sglang_generate,
+    tgi_generate,
+    vllm_generate,
+)
+from extproc.core.dialects.base import Dialect, Limits
+from extproc.core.dialects.shared_path import SharedPath
+from extproc.core.prompt import Prompt
+from extproc.errors import Unreadable
+
+__all__ = ["DIALECTS", "Dialect", "Limits", "find", "read"]
+
+#: Every dialect, each once. Two that share a path are told apart by `SharedPath` below.
+DIALECTS: tuple[Dialect, ...] = (
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    openai_embeddings,
+    rerank,
+    score,
+    anthropic_messages,
+    tgi_generate,
+    sglang_generate,
+    vllm_generate,
+)
+
+_BY_PATH: dict[str, Dialect] = {path: dialect for dialect in DIALECTS for path in dialect.PATHS}
+_BY_PATH["/generate"] = SharedPath("/generate", {"inputs": tgi_generate}, sglang_generate)
+_ROOT = _BY_PATH.pop("/")
+
+#: Characters of a path that are looked at: twice the longest end and more, so that the cache stays small.
+_PATH_TAIL = 64
+
+
+def find(path: str) -> Dialect | None:
+    """The dialect of a request path, with or without a prefix, query and trailing slash; None for no LLM API.
+
+    Paths are matched by case. The answer for the last 1,024 different paths is remembered.
+    """
+    bare = path.partition("?")[0]
+    return _find(bare[-_PATH_TAIL:])
+
+
+@lru_cache(maxsize=1024)
+def _find(path: str) -> Dialect | None:
+    if path == "/":
+        return _ROOT
+    path = path.removesuffix("/")
+    at = path.find("/")
+    while at >= 0:  # from the left: the longest end wins
+        found = _BY_PATH.get(path[at:])
+        if found:
+            return found
+        at = path.find("/", at + 1)
+    return None
+
+
+def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
+    """The prompt in the decoded `body` of a request to `path`.
+
+    Raises `Unreadable` with a word of `REASONS`, and nothing else, whatever the bytes are.
+    """
+    dialect = find(path)
+    if dialect is None:
+        raise Unreadable("no_dialect")
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        deep = "depth limit" in error.msg or "recursion limit" in error.msg
+        raise Unreadable("too_deep" if deep else "not_json") from None
+    if type(parsed) is not dict:
+        raise Unreadable("wrong_shape")
+    return dialect.read(parsed, limits)

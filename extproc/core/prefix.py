@@ -1,0 +1,207 @@
+"""Prompt to prefix chain: hashes at stable boundaries, each seeded by the one before.
+
+Two prompts share exactly the hashes of their common beginning. What comes after a boundary never changes a
+hash before it, so a chat extended by a turn keeps its whole earlier chain. Every piece (a text, an image, a
+tool) is hashed under a tag that says what it is and where it begins, so that a byte moved from one piece,
+role or message to the next makes another chain. XXH3 is not made against an adversary: a forced collision
+can at worst misroute the request that forces it, as hashes steer and never fetch anything.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+import orjson
+from xxhash import xxh3_64_intdigest as _xxh3
+
+from extproc.core.prompt import Chain
+from extproc.errors import Unreadable
+
+#: Bytes between two hashes inside a long text: about 256 tokens, or 256 token ids of four bytes. Engines
+#: keep blocks of 16 to 64 tokens; finer hashes would cost memory and tell a router nothing it can use.
+CHUNK = 1024
+
+#: Bytes a message counts for beyond its content: role and separators are about four tokens in the chat
+#: templates in use (three and the role in OpenAI's token counting recipe), at four bytes a token.
+MESSAGE_BYTES = 16
+
+#: Bytes an image, audio clip or file counts for: about 1,000 tokens at four bytes a token. A picture of
+#: 1024 x 1024 is 765 tokens to GPT-4o (85 + 4 * 170), 1,369 to Qwen2-VL (one for 28 x 28 pixels, 37 * 37)
+#: and 576 to LLaVA-1.5. The length of its URL or base64 says nothing about that.
+MEDIA_BYTES = 4000
+
+_CHAIN_SEED = 0x6B767374656572  # "kvsteer": our hashes never equal those of another user of XXH3
+_BITS_DROPPED = 4  # 60 bits are two digits of a Python int: 16 bytes less than three, a million times over
+
+
+def utf8(text: str) -> bytes:
+    """Bytes of `text`; lone surrogates, which JSON escapes can spell, keep a code of their own."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def tag(word: str) -> int:
+    """The 60-bit number that marks pieces of the kind `word`; XORed into the seed of a piece's first hash."""
+    return _xxh3(utf8(word), _CHAIN_SEED) >> _BITS_DROPPED
+
+
+def seed(model: str, adapter: str = "", salt: str = "", extra: str = "") -> int:
+    """Where a chain starts: prompts that differ in any of the four words share nothing.
+
+    `extra` is a second salt (SGLang's `extra_key`). Lengths go first, so ("ab", "c") and ("a", "bc") differ.
+    """
+    lengths = f"{len(model)},{len(adapter)},{len(salt)},{len(extra)};"
+    return _xxh3(utf8(lengths + model + adapter + salt + extra), _CHAIN_SEED) >> _BITS_DROPPED
+
+
+def fold(start: int, kind: int, data: bytes) -> int:
+    """`start` for prompts that also have `data` of kind `kind` (a `tag`) before everything else."""
+    return _xxh3(data, start ^ kind) >> _BITS_DROPPED
+
+
+class ChainWriter:
+    """Makes one chain, piece by piece, in the order the engine renders them.
+
+    `parts` bounds what `spend` may be told: one more raises `Unreadable("too_many_parts")`.
+    """
+
+    __slots__ = ("_ends", "_hash", "_hashes", "_marked", "_parts", "_size")
+
+    def __init__(self, start: int, parts: int = 20_000) -> None:
+        self._hash = start
+        self._size = 0
+        self._marked = 0
+        self._parts = parts
+        self._hashes: list[int] = []
+        self._ends: list[int] = []
+
+    def spend(self, parts: int) -> None:
+        """Count `parts` messages or parts about to be written, before any work is done on them."""
+        self._parts -= parts
+        if self._parts < 0:
+            raise Unreadable("too_many_parts")
+
+    def message(self, role: int, text: str) -> None:
+        """A whole message of one text: `open`, `text` and `mark` in one call, for nearly all messages."""
+        data = text.encode("utf-8", "surrogatepass")
+        if len(data) > CHUNK:
+            self._size += MESSAGE_BYTES
+            self._long(role, data)
+            return
+        self._hash = hashed = _xxh3(data, self._hash ^ role) >> _BITS_DROPPED
+        self._size = self._marked = size = self._size + MESSAGE_BYTES + (len(data) or 1)
+        self._hashes.append(hashed)
+        self._ends.append(size)
+
+    def open(self) -> None:
+        """Begin a message of several pieces; the first piece is tagged with its role, the last is marked."""
+        self._size += MESSAGE_BYTES
+
+    def text(self, kind: int, text: str) -> None:
+        """A piece of text as its UTF-8 bytes, however JSON spelled it."""
+        self.data(kind, text.encode("utf-8", "surrogatepass"))
+
+    def data(self, kind: int, data: bytes | memoryview) -> None:
+        """A piece of bytes, counted as such. An empty one counts 1, as ends must rise."""
+        length = len(data)
+        if length > CHUNK:
+            self._long(kind, data)
+            return
+        self._hash = _xxh3(data, self._hash ^ kind) >> _BITS_DROPPED
+        self._size += length or 1
+        if self._size - self._marked >= CHUNK:
+            self.mark()
+
+    def ids(self, kind: int, ids: list[int]) -> None:
+        """A prompt of token ids, four bytes each. Raises `Unreadable` for none and for anything else."""
+        if not ids:
+            raise Unreadable("wrong_shape")
+        try:
+            packed = array("I", ids)
+        except (TypeError, OverflowError):
+            raise Unreadable("wrong_shape") from None
+        self.data(kind, memoryview(packed).cast("B"))
+
+    def media(self, kind: int, source: bytes) -> None:
+        """An image, audio clip or file by whatever names it: its URL, data URL, file id or bytes."""
+        self._hash = _xxh3(source, self._hash ^ kind) >> _BITS_DROPPED
+        self._size += MEDIA_BYTES
+        self.mark()
+
+    def mark(self) -> None:
+        """Put a hash here, unless the last piece left one: messages, tools and prompts end so."""
+        if self._size > self._marked:
+            self._hashes.append(self._hash)
+            self._ends.append(self._size)
+            self._marked = self._size
+
+    def chain(self) -> Chain:
+        """The chain of all pieces written; never empty."""
+        if not self._size:
+            self.data(0, b"")
+        self.mark()
+        return Chain(self._hashes, self._ends)
+
+    def _long(self, kind: int, data: bytes | memoryview) -> None:
+        """A hash at each KiB of `data` and at its end. Slices are views: nothing is copied."""
+        view = memoryview(data)
+        length = len(view)
+        self._hash = hashed = _xxh3(view[:CHUNK], self._hash ^ kind) >> _BITS_DROPPED
+        self._hashes.append(hashed)
+        self._hashes += [
+            hashed := _xxh3(view[at : at + CHUNK], hashed) >> _BITS_DROPPED
+            for at in range(CHUNK, length, CHUNK)
+        ]
+        self._ends += range(self._size + CHUNK, self._size + length, CHUNK)
+        self._size = self._marked = self._size + length
+        self._ends.append(self._size)
+        self._hash = hashed
+
+
+def canonical(value: object, depth: int) -> bytes:
+    """Bytes that stand for a JSON value: equal values in equal order of keys give equal bytes.
+
+    The client's order of keys is kept: engines render tools in that order, so another order is another
+    prompt to them. Raises `Unreadable("too_deep")` when lists and objects nest more than `depth` deep.
+    """
+    try:
+        data = orjson.dumps(value)
+    except TypeError:  # nested beyond orjson's 254, a lone surrogate, an int beyond 64 bits
+        data = _spelled(value)
+    # Counting brackets takes no time and bounds the depth; only what has many is walked.
+    if data.count(b"[") + data.count(b"{") > depth and _deeper(value, depth):
+        raise Unreadable("too_deep")
+    return data
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _deeper(value: object, depth: int) -> bool:
+    """Whether lists and objects nest more than `depth` deep: one level at a time, so never a deep stack."""
+    level: list[object] = [value]
+    for _ in range(depth):
+        level = [inner for item in level for inner in _inside(item)]
+        if not level:
+            return False
+    return any(isinstance(item, (dict, list)) for item in level)
+
+
+def _spelled(value: object) -> bytes:
+    """What `orjson.dumps` can't take, as length-prefixed leaves and counted brackets; at any depth."""
+    words: list[bytes] = []
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            words.append(b"{%d" % len(item))
+            for key, inner in item.items():
+                todo += (inner, key)
+        elif isinstance(item, list):
+            words.append(b"[%d" % len(item))
+            todo += item
+        else:  # hex, as Python refuses to print an int of 4,300 decimal digits
+            leaf = b"%x" % item if type(item) is int else ascii(item).encode()
+            words.append(b"%d:%b" % (len(leaf), leaf))
+    return b"".join(words)

@@ -1,0 +1,114 @@
+"""Books and ledger: what was sent counts at once and is released exactly once."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.core.fleet import Replica, Traits
+from extproc.core.ledger import Books, Ledger
+
+
+def replica(speed: float = 1000.0) -> Replica:
+    return Replica("10.0.0.1:8000", 0, Traits(prefill_speed=speed), 0.0)
+
+
+def test_what_was_sent_counts_at_once_and_is_gone_after_its_end() -> None:
+    ledger, target = Ledger(), replica()
+    ledger.charge(1, target, uncached=300, tokens=500, now=0.0)
+    assert (target.books.requests, target.books.tokens, ledger.tokens) == (1, 500, 500)
+    assert target.books.backlog(0.0, 1000.0) == pytest.approx(0.3)
+    assert ledger.release(1)
+    assert (target.books.requests, target.books.tokens, target.books.pending) == (0, 0, 0.0)
+
+
+def test_a_release_counts_once() -> None:
+    ledger, target = Ledger(), replica()
+    ledger.charge(1, target, 10, 10, 0.0)
+    ledger.charge(2, target, 10, 10, 0.0)
+    assert [ledger.release(1), ledger.release(1), ledger.release(99)] == [True, False, False]
+    assert target.books.tokens == 10
+
+
+def test_a_second_charge_moves_the_first() -> None:
+    ledger, first, second = Ledger(), replica(), replica()
+    ledger.charge(1, first, 10, 20, 0.0)
+    ledger.charge(1, second, 10, 20, 0.0)
+    assert (first.books.tokens, second.books.tokens, len(ledger)) == (0, 20, 1)
+
+
+def test_the_clock_takes_tokens_off_the_oldest_prompt_first() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 0.0, 1000.0)
+    books.send(2, 500, 500, 0.0, 1000.0)
+    assert books.backlog(0.4, 1000.0) == pytest.approx(1.1)
+    assert books.backlog(1.2, 1000.0) == pytest.approx(0.3)  # the first is done, 0.2 s into the second
+    books.end(1, 1000)
+    assert books.backlog(1.2, 1000.0) == pytest.approx(0.3), "ending a computed prompt changed the backlog"
+    assert books.backlog(9.0, 1000.0) == 0.0
+
+
+def test_an_idle_span_is_no_credit() -> None:
+    books = Books()
+    assert books.backlog(0.0, 1000.0) == 0.0
+    books.send(1, 1000, 1000, 100.0, 1000.0)
+    assert books.backlog(100.0, 1000.0) == pytest.approx(1.0)
+
+
+def test_a_first_token_settles_the_prompt_and_all_before_it() -> None:
+    books = Books()
+    for key in (1, 2, 3):
+        books.send(key, 1000, 1000, 0.0, 1000.0)
+    books.prompt_done(2)
+    assert books.backlog(0.0, 1000.0) == pytest.approx(1.0)
+    books.prompt_done(2)
+    books.prompt_done(77)
+    assert books.backlog(0.0, 1000.0) == pytest.approx(1.0)
+
+
+def test_where_first_tokens_are_reported_the_clock_does_not_pass_a_prompt_that_has_none() -> None:
+    books = Books()
+    books.signalled = True
+    books.send(1, 1000, 1000, 0.0, 1000.0)
+    books.send(2, 1000, 1000, 0.0, 1000.0)
+    assert books.backlog(5.0, 1000.0) == pytest.approx(1.0), "the second prompt cannot have begun"
+    books.prompt_done(1)
+    assert books.backlog(5.5, 1000.0) == pytest.approx(0.5)
+
+
+def test_the_end_of_an_old_incarnations_exchange_does_not_touch_the_new_one() -> None:
+    ledger, old, new = Ledger(), replica(), replica()
+    ledger.charge(1, old, 10, 100, 0.0)
+    ledger.charge(2, new, 10, 100, 0.0)
+    ledger.release(1)
+    assert new.books.tokens == 100
+
+
+_STEP = st.tuples(st.sampled_from(["charge", "done", "release", "time"]), st.integers(0, 8), st.integers(0, 5000))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_STEP, max_size=60), st.booleans())
+def test_any_sequence_leaves_the_books_sound_and_empty_at_the_end(
+    steps: list[tuple[str, int, int]], signalled: bool
+) -> None:
+    ledger, replicas, now = Ledger(), [replica(), replica()], 0.0
+    for target in replicas:
+        target.books.signalled = signalled
+    for action, key, amount in steps:
+        if action == "charge":
+            ledger.charge(key, replicas[key % 2], amount, amount + 10, now)
+        elif action == "done":
+            ledger.prompt_done(key)
+        elif action == "release":
+            ledger.release(key)
+        else:
+            now += amount / 1000
+        for target in replicas:
+            assert target.books.backlog(now, 1000.0) >= 0
+            assert target.books.tokens >= 0
+    for key in range(9):
+        ledger.release(key)
+    for target in replicas:
+        assert (target.books.requests, target.books.tokens, target.books.pending) == (0, 0, 0.0)
+        assert target.occupancy == target.kv_load == 0.0
+    assert len(ledger) == 0

@@ -1,0 +1,117 @@
+"""Pools: candidates, restarts, and how busy a pool is."""
+
+import math
+
+import pytest
+
+from extproc.core.fleet import KV_CEILING, STALE, UNREACHABLE, Traits
+from extproc.core.pool import Busy, Pool, has_restarted
+from extproc.core.prompt import Chain
+from extproc.core.sample import Sample
+
+A, B = "10.0.0.1:8000", "10.0.0.2:8000"
+
+
+def pool(**traits: float) -> Pool:
+    made = Pool("p", traits=Traits(**traits), now=0.0)  # type: ignore[arg-type]
+    made.join(A, 0.0)
+    made.join(B, 0.0)
+    return made
+
+
+def test_a_replica_is_stale_once_its_last_sample_is_too_old() -> None:
+    p = pool(stale_after=15.0)
+    p.observe(A, Sample(at=10.0, running=0))
+    replica = p.get(A)
+    assert replica is not None
+    assert replica.excluded(24.9) is None
+    assert replica.excluded(25.0) == STALE
+
+
+def test_a_replica_over_the_kv_ceiling_is_no_candidate_until_it_is_below() -> None:
+    p = pool(kv_ceiling=0.9)
+    replica = p.observe(A, Sample(at=1.0, kv_used=0.9))
+    assert replica is not None
+    assert replica.excluded(1.0) == KV_CEILING
+    p.observe(A, Sample(at=2.0, kv_used=0.89))
+    assert replica.excluded(2.0) is None
+
+
+def test_a_missing_kv_metric_is_not_an_idle_one_nor_a_full_one() -> None:
+    replica = pool().observe(A, Sample(at=1.0, running=1))
+    assert replica is not None
+    assert replica.excluded(1.0) is None
+    assert replica.headroom is not None
+    assert replica.headroom < 1.0
+
+
+def test_two_broken_connections_in_a_row_bar_a_replica_and_a_sample_brings_it_back() -> None:
+    p = pool()
+    replica = p.get(A)
+    assert replica is not None
+    p.failed(A, "connect")
+    p.failed(A, "timeout")  # it accepted the connection: alive
+    p.failed(A, "connect")
+    assert replica.excluded(0.0) is None
+    p.failed(A, "connect")
+    assert replica.excluded(0.0) == UNREACHABLE
+    p.observe(A, Sample(at=1.0))
+    assert replica.excluded(1.0) is None
+
+
+def test_a_restart_in_place_clears_what_was_believed_of_the_cache() -> None:
+    p = pool()
+    p.observe(A, Sample(at=1.0, started=100.0))
+    first = p.get(A)
+    assert first is not None
+    p.index.place(first.slot, Chain([1, 2], [1024, 2048]), 1.0)
+    p.observe(A, Sample(at=2.0, started=900.0))
+    second = p.get(A)
+    assert second is not None
+    assert second.incarnation == 2
+    assert p.index.match([1, 2]) == {}
+    assert second in p.replicas
+    assert first not in p.replicas
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restarted"),
+    [
+        (Sample(at=0, started=10.0), Sample(at=1, started=10.4), False),
+        (Sample(at=0, started=10.0), Sample(at=1, started=20.0), True),
+        (Sample(at=0, prompt_tokens=500), Sample(at=1, prompt_tokens=600), False),
+        (Sample(at=0, prompt_tokens=500), Sample(at=1, prompt_tokens=3), True),
+        (Sample(at=0, generated_tokens=500), Sample(at=1, generated_tokens=3), True),
+        (Sample(at=0, prompt_tokens=500), Sample(at=1), False),
+        (Sample(at=0), Sample(at=1), False),
+    ],
+)
+def test_what_counts_as_a_restart(before: Sample, after: Sample, restarted: bool) -> None:
+    assert has_restarted(before, after) is restarted
+
+
+def test_leaving_and_joining_again_starts_cold() -> None:
+    p = pool()
+    replica = p.get(A)
+    assert replica is not None
+    p.index.place(replica.slot, Chain([1], [1024]), 0.0)
+    p.leave(A)
+    p.leave(A)
+    assert [r.address for r in p.replicas] == [B]
+    p.join(A, 1.0)
+    assert p.index.match([1]) == {}
+
+
+def test_rho_is_prompt_seconds_per_second_and_replica() -> None:
+    busy = Busy(0.0)
+    for second in range(1, 601):
+        busy.add(1.0, float(second))  # one second of work a second
+    assert busy.rho(2, 600.0) == pytest.approx(0.5, rel=0.02)
+    assert busy.rho(2, 660.0) == pytest.approx(0.5 / math.e, rel=0.02), "a minute of silence divides by e"
+
+
+def test_rho_starts_low_and_has_no_division_by_zero() -> None:
+    busy = Busy(0.0)
+    assert busy.rho(0, 0.0) == 0.0
+    busy.add(0.5, 0.0)
+    assert 0 < busy.rho(4, 0.0) <= 0.5
