@@ -8,7 +8,8 @@ can at worst misroute the request that forces it, as hashes steer and never fetc
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import orjson
 from xxhash import xxh3_64_intdigest as _xxh3
@@ -79,17 +80,44 @@ class ChainWriter:
         if self._parts < 0:
             raise Unreadable("too_many_parts")
 
+    def messages(
+        self, messages: list[Any], roles: Mapping[str, int], other: Callable[[object], None]
+    ) -> None:
+        """All messages of a chat, each with a hash at its end.
+
+        Nine of ten are {"role", "content": text} with a role of `roles`. Those are written here, in one
+        loop without a call of ours: two thirds of the time it takes otherwise. `other` gets the rest, and
+        writes them by `message`, or by `open`, pieces and `mark`.
+        """
+        hashes, ends = self._hashes, self._ends
+        hashed, size = self._hash, self._size
+        for message in messages:
+            try:
+                role, content = roles[message["role"]], message["content"]
+            except (KeyError, TypeError):  # another role, no content, not even an object
+                content = None
+            if type(content) is str and len(message) == 2:
+                data = content.encode("utf-8", "surrogatepass")
+                if len(data) <= CHUNK:
+                    hashed = _xxh3(data, hashed ^ role) >> _BITS_DROPPED
+                    size += MESSAGE_BYTES + (len(data) or 1)
+                    hashes.append(hashed)
+                    ends.append(size)
+                else:
+                    self._hash, self._size = hashed, size + MESSAGE_BYTES
+                    self._long(role, data)
+                    hashed, size = self._hash, self._size
+            else:
+                self._hash, self._size, self._marked = hashed, size, size
+                other(message)
+                hashed, size = self._hash, self._size
+        self._hash, self._size, self._marked = hashed, size, size
+
     def message(self, role: int, text: str) -> None:
-        """A whole message of one text: `open`, `text` and `mark` in one call, for nearly all messages."""
-        data = text.encode("utf-8", "surrogatepass")
-        if len(data) > CHUNK:
-            self._size += MESSAGE_BYTES
-            self._long(role, data)
-            return
-        self._hash = hashed = _xxh3(data, self._hash ^ role) >> _BITS_DROPPED
-        self._size = self._marked = size = self._size + MESSAGE_BYTES + (len(data) or 1)
-        self._hashes.append(hashed)
-        self._ends.append(size)
+        """A whole message of one text."""
+        self.open()
+        self.text(role, text)
+        self.mark()
 
     def open(self) -> None:
         """Begin a message of several pieces; the first piece is tagged with its role, the last is marked."""
@@ -143,16 +171,17 @@ class ChainWriter:
     def _long(self, kind: int, data: bytes | memoryview) -> None:
         """A hash at each KiB of `data` and at its end. Slices are views: nothing is copied."""
         view = memoryview(data)
-        length = len(view)
-        self._hash = hashed = _xxh3(view[:CHUNK], self._hash ^ kind) >> _BITS_DROPPED
-        self._hashes.append(hashed)
-        self._hashes += [
-            hashed := _xxh3(view[at : at + CHUNK], hashed) >> _BITS_DROPPED
-            for at in range(CHUNK, length, CHUNK)
-        ]
-        self._ends += range(self._size + CHUNK, self._size + length, CHUNK)
-        self._size = self._marked = self._size + length
-        self._ends.append(self._size)
+        hashes, ends = self._hashes, self._ends
+        begin, length = self._size, len(view)
+        hashed = self._hash ^ kind
+        at = 0
+        while at < length:
+            to = at + CHUNK
+            hashed = _xxh3(view[at:to], hashed) >> _BITS_DROPPED
+            hashes.append(hashed)
+            ends.append(begin + to)
+            at = to
+        ends[-1] = self._size = self._marked = begin + length
         self._hash = hashed
 
 

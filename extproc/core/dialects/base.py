@@ -1,6 +1,7 @@
 """What every dialect is, and how the fields that all of them have are read."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from extproc.core.prefix import ChainWriter, canonical, fold, seed, tag
@@ -65,15 +66,22 @@ def count(value: object, most: int) -> int | None:
 def output_limit(body: Body, *keys: str) -> int | None:
     """Output tokens allowed: the first of `keys` that says a number, in tokens up to MAX_OUTPUT."""
     for key in keys:
-        said = count(body.get(key), MAX_OUTPUT)
-        if said is not None:
-            return said
+        value = body.get(key)
+        if value is not None:
+            said = count(value, MAX_OUTPUT)
+            if said is not None:
+                return said
     return None
 
 
 def choices(body: Body, *keys: str) -> int:
     """Choices asked for: the largest of `keys`, from 1 to MAX_CHOICES."""
-    return max(1, *(count(body.get(key), MAX_CHOICES) or 1 for key in keys))
+    most = 1
+    for key in keys:
+        value = body.get(key)
+        if value is not None:
+            most = max(most, count(value, MAX_CHOICES) or 1)
+    return most
 
 
 #: Fields that change how a prompt is rendered from its first token on, or can't be placed better. They
@@ -89,15 +97,26 @@ SWITCHES = (
     "truncation_side",
     "mm_processor_kwargs",
 )
-_SWITCH_SET = frozenset(SWITCHES)
+_SEED_WORDS = ("lora_path", "cache_salt", "extra_key")
+_NOT_PLAIN = frozenset(SWITCHES + _SEED_WORDS)
 _SWITCH_TAGS = {name: tag(f"switch:{name}") for name in SWITCHES}
+
+#: Longest name of a model whose start is remembered, in characters; names are short, memory is bounded.
+_NAME_KEPT = 256
 
 
 def start_of(body: Body, limits: Limits) -> int:
     """Where the chains of `body` start: model, adapter, both salts and the switches of its template."""
-    get = body.get
-    start = seed(word(get("model")), word(get("lora_path")), word(get("cache_salt")), word(get("extra_key")))
-    return start if _SWITCH_SET.isdisjoint(body) else with_fields(start, body, _SWITCH_TAGS, limits)
+    model = word(body.get("model"))
+    if _NOT_PLAIN.isdisjoint(body):
+        return _plain_start(model) if len(model) <= _NAME_KEPT else seed(model)
+    start = seed(model, *(word(body.get(name)) for name in _SEED_WORDS))
+    return with_fields(start, body, _SWITCH_TAGS, limits)
+
+
+@lru_cache(maxsize=256)
+def _plain_start(model: str) -> int:
+    return seed(model)
 
 
 def with_fields(start: int, body: Body, tags: dict[str, int], limits: Limits) -> int:

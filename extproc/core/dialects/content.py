@@ -44,21 +44,14 @@ def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> Non
     if type(messages) is not list or not messages:
         raise wrong_shape()
     writer.spend(len(messages))
-    plain = writer.message
-    known = ROLES.get
-    for message in messages:
-        if type(message) is not dict:
-            raise wrong_shape()
-        role, content = message.get("role"), message.get("content")
-        if type(content) is str and type(role) is str and len(message) == 2:
-            plain(known(role) or tag(f"role:{role}"), content)
-        else:
-            _write_message(writer, role_tag(role), message, limits)
+    writer.messages(messages, ROLES, lambda message: _write_message(writer, message, limits))
 
 
-def _write_message(writer: ChainWriter, role: int, message: Body, limits: Limits) -> None:
+def _write_message(writer: ChainWriter, message: Any, limits: Limits) -> None:
+    if type(message) is not dict:
+        raise wrong_shape()
     writer.open()
-    write_content(writer, role, message.get("content"), limits)
+    write_content(writer, role_tag(message.get("role")), message.get("content"), limits)
     for name, kind in _EXTRAS.items():
         value = message.get(name)
         if value is not None:

@@ -1,0 +1,167 @@
+"""Request bodies out of their content-encoding, with a bound on what they may grow to."""
+
+import io
+import zlib
+from collections.abc import Callable, Iterator
+
+import brotli
+import zstandard
+
+from extproc.errors import TooLarge, Unreadable
+
+#: Bytes handed to and asked of a decoder at a time, where its library can't be told a limit outright.
+_BLOCK = 64 * 1024
+
+#: Most codings one body may be wrapped in; each is a pass over all of it. Nobody is known to use two.
+_MAX_CODINGS = 4
+
+#: Most gzip members or zstd frames in one body. Concatenated files have a few; each costs a new decoder.
+_MAX_MEMBERS = 16
+
+#: Largest zstd window accepted: what RFC 9659 lets a sender of this content-encoding use.
+_ZSTD_WINDOW = 8 * 2**20
+
+#: A zstd block gives at most 128 KiB (RFC 8878, 3.1.1.2.4) and takes at least 4 bytes (3 of header, 1 of an
+#: RLE block): so many output bytes at most for one of input.
+_ZSTD_EXPANSION = 32 * 1024
+
+_GZIP = 16 + zlib.MAX_WBITS
+_RAW = -zlib.MAX_WBITS
+
+
+def decode(body: bytes, content_encoding: str, limit: int) -> bytes:
+    """`body` without its content-encoding: identity, gzip, deflate, br, zstd or a list of these.
+
+    A list names the codings in the order they were applied. At no time more than `limit` bytes and one
+    block of a codec (a few hundred KiB) are held per coding. Raises `TooLarge` above `limit` bytes, and
+    `Unreadable("bad_encoding")` for an unknown coding and for broken off or garbled bytes.
+    """
+    codings = [name for name in map(str.strip, content_encoding.lower().split(",")) if name]
+    if len(codings) > _MAX_CODINGS:
+        raise _bad()
+    for name in reversed(codings):
+        decoder = _DECODERS.get(name)
+        if decoder is None:
+            raise _bad()
+        body = decoder(body, limit) if body else body
+    if len(body) > limit:
+        raise _too_large()
+    return body
+
+
+def _bad() -> Unreadable:
+    return Unreadable("bad_encoding")
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("too_large")
+
+
+def _identity(body: bytes, limit: int) -> bytes:
+    return body
+
+
+def _gzip(body: bytes, limit: int) -> bytes:
+    return _collected(_gzip_members(body, limit), limit)
+
+
+def _gzip_members(body: bytes, room: int) -> Iterator[bytes]:
+    """What each gzip member holds, one after the other; zlib itself stops one byte above the room left."""
+    for _ in range(_MAX_MEMBERS):
+        piece, body = _inflated(body, _GZIP, room)
+        yield piece
+        room -= len(piece)
+        if not body:
+            return
+    raise _bad()
+
+
+def _inflated(body: bytes, window: int, limit: int) -> tuple[bytes, bytes]:
+    """One whole zlib stream and the bytes after it."""
+    decoder = zlib.decompressobj(window)
+    try:
+        piece = decoder.decompress(body, limit + 1)
+    except zlib.error:
+        raise _bad() from None
+    if len(piece) > limit:
+        raise _too_large()
+    if not decoder.eof:
+        raise _bad()
+    return piece, decoder.unused_data
+
+
+def _deflate(body: bytes, limit: int) -> bytes:
+    """Deflate with its zlib wrapper, as RFC 9110 has it, or without, as some clients send it."""
+    try:
+        piece, rest = _inflated(body, zlib.MAX_WBITS, limit)
+    except TooLarge:
+        raise
+    except Unreadable:
+        piece, rest = _inflated(body, _RAW, limit)
+    if rest:
+        raise _bad()
+    return piece
+
+
+def _brotli(body: bytes, limit: int) -> bytes:
+    return _collected(_brotli_blocks(body), limit)
+
+
+def _brotli_blocks(body: bytes) -> Iterator[bytes]:
+    decoder = brotli.Decompressor()
+    view = memoryview(body)
+    try:
+        for at in range(0, len(view), _BLOCK):
+            yield decoder.process(view[at : at + _BLOCK], output_buffer_limit=_BLOCK)
+            while not decoder.can_accept_more_data():
+                yield decoder.process(b"", output_buffer_limit=_BLOCK)
+    except brotli.error:
+        raise _bad() from None
+    if not decoder.is_finished():
+        raise _bad()
+
+
+def _zstd(body: bytes, limit: int) -> bytes:
+    return _collected(_zstd_blocks(body, limit), limit)
+
+
+def _zstd_blocks(body: bytes, room: int) -> Iterator[bytes]:
+    """The content of all frames; the decoder takes no limit, so it is fed what can't outgrow the room."""
+    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    decoder = context.decompressobj()
+    view, at, frames = memoryview(body), 0, 1
+    while at < len(view):
+        if decoder.eof:
+            decoder, frames = context.decompressobj(), frames + 1
+            if frames > _MAX_MEMBERS:
+                raise _bad()
+        fed = view[at : at + max(1, room // _ZSTD_EXPANSION)]
+        try:
+            piece = decoder.decompress(fed)
+        except zstandard.ZstdError:
+            raise _bad() from None
+        yield piece
+        at += len(fed) - len(decoder.unused_data)
+        room -= len(piece)
+    if not decoder.eof:
+        raise _bad()
+
+
+def _collected(blocks: Iterator[bytes], limit: int) -> bytes:
+    """All blocks in one; `TooLarge` with the first that passes `limit`."""
+    whole = io.BytesIO()  # its value is handed out without another copy
+    for block in blocks:
+        if whole.tell() + len(block) > limit:
+            raise _too_large()
+        whole.write(block)
+    return whole.getvalue()
+
+
+_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "identity": _identity,
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": _deflate,
+    "br": _brotli,
+    "zstd": _zstd,
+}
