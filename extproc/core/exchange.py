@@ -143,7 +143,7 @@ class Exchange:
             return self._refuse(TOO_LARGE, error.reason)
         except Unreadable as error:
             self.why = error.reason
-            if rules.unreadable_passes or error.reason == dialects.NO_DIALECT:
+            if rules.unreadable_passes or error.reason == "no_dialect":
                 return self._decide(_opaque(body), now, UNREADABLE)
             return self._refuse(BAD_REQUEST, error.reason)
         return self._decide(prompt, now, STEERED)

@@ -1,0 +1,266 @@
+"""One ext_proc stream: every path through the state machine, on real messages."""
+
+import gzip
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.core.exchange import DECIDED, OVER, Exchange
+from extproc.core.fleet import Traits
+from extproc.core.pool import Pool
+from extproc.core.steering import Rules, Steering
+from extproc.pb import ext_proc_pb2 as pb
+from tests.unit.messages import (
+    Mode,
+    answer,
+    chat,
+    metadata_destination,
+    mutation,
+    request_body,
+    request_headers,
+    set_headers,
+)
+
+DESTINATION = "x-gateway-destination-endpoint"
+
+
+def steering(replicas: int = 3, rules: Rules | None = None, **pools: tuple[str, ...]) -> Steering:
+    made = []
+    for name, models in (pools or {"default": ()}).items():
+        pool = Pool(name, models=models, traits=Traits(), now=0.0)
+        for i in range(replicas):
+            pool.join(f"10.0.{len(made)}.{i + 1}:8000", 0.0)
+        made.append(pool)
+    return Steering(made, rules or Rules(), random.Random(1))
+
+
+def steered(mind: Steering, body: object, *, now: float = 1.0, **headers: str) -> tuple[Exchange, pb.ProcessingResponse]:
+    exchange = Exchange(mind)
+    exchange.receive(request_headers(**headers), now)
+    return exchange, answer(exchange.receive(request_body(body), now).data)
+
+
+def test_headers_are_answered_at_once_and_the_body_decides() -> None:
+    exchange = Exchange(steering())
+    first = answer(exchange.receive(request_headers(), 1.0).data)
+    assert first.WhichOneof("response") == "request_headers"
+    assert not mutation(first).set_headers
+    assert exchange.decision is None
+    second = answer(exchange.receive(request_body(chat()), 1.0).data)
+    assert second.WhichOneof("response") == "request_body"
+    assert exchange.outcome == "steered"
+    assert exchange.decision is not None
+
+
+def test_header_and_metadata_name_the_same_three_picks() -> None:
+    _, reply = steered(steering(), chat())
+    picks = set_headers(reply)[DESTINATION].split(",")
+    assert sorted(picks) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
+    assert metadata_destination(reply) == set_headers(reply)[DESTINATION]
+    assert all(o.append_action == pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD for o in mutation(reply).set_headers)
+
+
+def test_no_body_is_decided_at_the_headers() -> None:
+    exchange = Exchange(steering())
+    reply = answer(exchange.receive(request_headers("/v1/models", end=True, method="GET"), 1.0).data)
+    assert reply.WhichOneof("response") == "request_headers"
+    assert metadata_destination(reply) == set_headers(reply)[DESTINATION]
+    assert exchange.outcome == "no_body"
+    assert DESTINATION in mutation(reply).remove_headers
+
+
+def test_an_empty_body_message_decides_too() -> None:
+    exchange, reply = steered(steering(), b"")
+    assert (exchange.outcome, exchange.why) == ("unreadable", "not_json")
+    assert set_headers(reply)[DESTINATION]
+
+
+def test_a_body_that_ends_by_trailers_is_decided_all_the_same() -> None:
+    exchange = Exchange(steering())
+    exchange.receive(request_headers(), 1.0)
+    reply = answer(exchange.receive(request_body(chat(), end=False), 1.0).data)
+    assert set_headers(reply)[DESTINATION]
+
+
+def test_a_second_end_of_stream_is_ignored() -> None:
+    mind = steering()
+    exchange, _ = steered(mind, chat())
+    again = exchange.receive(request_body(chat()), 1.0)
+    assert (again.data, again.close) == (None, False)
+    assert len(mind.ledger) == 1
+
+
+@pytest.mark.parametrize("mode", [Mode.NONE, Mode.STREAMED, Mode.BUFFERED_PARTIAL, Mode.FULL_DUPLEX_STREAMED])
+def test_another_body_mode_is_not_steered_and_the_stream_ends_cleanly(mode: int) -> None:
+    exchange = Exchange(steering())
+    reply = exchange.receive(request_headers(mode=mode), 1.0)
+    assert (reply.data, reply.close, exchange.outcome) == (None, True, "other_mode")
+
+
+def test_an_envoy_that_does_not_tell_its_mode_is_taken_for_buffered() -> None:
+    exchange = Exchange(steering())
+    assert exchange.receive(request_headers(mode=None), 1.0).data is not None
+
+
+def test_every_client_copy_of_an_owned_header_is_removed() -> None:
+    exchange = Exchange(steering())
+    data = request_headers(
+        x_gateway_destination_endpoint="127.0.0.1:9901", x_kvsteer_trick="1", x_gateway_other="2", x_mirror_cluster="m"
+    )
+    removed = set(mutation(answer(exchange.receive(data, 1.0).data)).remove_headers)
+    assert {DESTINATION, "x-kvsteer-trick", "x-gateway-other", "x-mirror-cluster"} <= removed
+    assert "content-type" not in removed
+
+
+def test_the_replica_learns_the_expected_hit_and_the_request_id() -> None:
+    mind = steering(replicas=1)
+    text = "system prompt " * 400  # 5,600 bytes
+    first, reply = steered(mind, chat(text), x_request_id="abc-1")
+    assert set_headers(reply)["x-kvsteer-expected-hit"] == "0"
+    assert set_headers(reply)["x-kvsteer-request-id"] == "abc-1"
+    second, reply = steered(mind, chat(text), x_request_id="abc-2")
+    assert second.decision is not None
+    assert int(set_headers(reply)["x-kvsteer-expected-hit"]) == second.decision.tokens - 1
+
+
+@pytest.mark.parametrize("bad", ["a b", "x\r\ny: z", "", "é", "a" * 500, "-"])
+def test_a_request_id_that_is_no_plain_token_is_never_echoed(bad: str) -> None:
+    _, reply = steered(steering(), chat(), x_request_id=bad)
+    told = set_headers(reply)["x-kvsteer-request-id"]
+    assert told.startswith("kvsteer-")
+
+
+def test_the_same_conversation_goes_where_it_is_warm() -> None:
+    mind = steering(replicas=8)
+    first, _ = steered(mind, chat("x" * 9000))
+    first.end()
+    assert first.decision is not None
+    for turn in range(5):
+        later = {
+            "model": "m",
+            "messages": [{"role": "user", "content": "x" * 9000}, {"role": "assistant", "content": f"{turn}"}],
+        }
+        exchange, _ = steered(mind, later, now=100.0 + turn)
+        assert exchange.decision is not None
+        assert exchange.decision.replica is first.decision.replica
+        exchange.end()
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"\x00\xff", "not_json"),
+        (b"[]", "wrong_shape"),
+        (b"[" * 10_000 + b"]" * 10_000, "too_deep"),
+        ({"model": "m", "messages": 5}, "wrong_shape"),
+    ],
+)
+def test_what_cant_be_read_goes_by_load_alone_or_is_refused_by_setting(body: object, why: str) -> None:
+    exchange, reply = steered(steering(), body)
+    assert (exchange.outcome, exchange.why) == ("unreadable", why)
+    assert set_headers(reply)[DESTINATION]
+    exchange, reply = steered(steering(rules=Rules(unreadable_passes=False)), body)
+    assert exchange.outcome == "bad_request"
+    assert reply.immediate_response.status.code == 400
+    assert json.loads(reply.immediate_response.body)["error"]["code"] == "invalid_body"
+
+
+def test_an_unknown_path_is_never_refused() -> None:
+    mind = steering(rules=Rules(unreadable_passes=False))
+    exchange = Exchange(mind)
+    exchange.receive(request_headers("/v1/audio/transcriptions"), 1.0)
+    reply = answer(exchange.receive(request_body(b"RIFF...."), 1.0).data)
+    assert (exchange.outcome, exchange.why) == ("unreadable", "no_dialect")
+    assert set_headers(reply)[DESTINATION]
+
+
+def test_a_body_over_the_limit_is_413_also_when_it_only_expands_to_that() -> None:
+    mind = steering(rules=Rules(body=2000, expanded_body=5000))
+    exchange, reply = steered(mind, chat("x" * 3000))
+    assert (exchange.outcome, reply.immediate_response.status.code) == ("too_large", 413)
+    packed = gzip.compress(json.dumps(chat("x" * 100_000)).encode())
+    exchange, reply = steered(mind, packed, content_encoding="gzip")
+    assert (exchange.outcome, reply.immediate_response.status.code) == ("too_large", 413)
+
+
+def test_a_compressed_body_is_read() -> None:
+    exchange, _ = steered(steering(), gzip.compress(json.dumps(chat()).encode()), content_encoding="gzip")
+    assert exchange.outcome == "steered"
+
+
+def test_an_undeclared_model_is_404_or_goes_to_the_first_pool() -> None:
+    exchange, reply = steered(steering(a=("one",), b=("two",)), chat(model="three"))
+    assert (exchange.outcome, reply.immediate_response.status.code) == ("unknown_model", 404)
+    assert json.loads(reply.immediate_response.body)["error"]["code"] == "model_not_found"
+    exchange, reply = steered(steering(rules=Rules(unknown_model_passes=True), a=("one",), b=("two",)), chat(model="three"))
+    assert set_headers(reply)["x-gateway-pool"] == "a"
+
+
+def test_several_pools_are_told_apart_by_a_header_and_a_new_route() -> None:
+    exchange, reply = steered(steering(a=("one",), b=("two",)), chat(model="two"))
+    assert set_headers(reply)["x-gateway-pool"] == "b"
+    assert reply.request_body.response.clear_route_cache
+    assert exchange.decision is not None
+    assert exchange.decision.pool.name == "b"
+    assert set_headers(reply)[DESTINATION].startswith("10.0.1.")
+
+
+def test_no_candidate_is_503_with_retry_after() -> None:
+    mind = steering(replicas=1)
+    for _ in range(2):
+        mind.pools[0].failed("10.0.0.1:8000", "connect")
+    exchange, reply = steered(mind, chat())
+    assert (exchange.outcome, reply.immediate_response.status.code) == ("no_candidate", 503)
+    names = {o.header.key: o.header.raw_value for o in reply.immediate_response.headers.set_headers}
+    assert names["retry-after"] == b"1"
+    assert names["content-type"] == b"application/json"
+    assert len(mind.ledger) == 0
+
+
+def test_stale_replicas_serve_when_all_are_and_that_is_said() -> None:
+    exchange, _ = steered(steering(), chat(), now=1000.0)
+    assert exchange.decision is not None
+    assert exchange.decision.trouble == "all_stale"
+
+
+def test_the_end_releases_the_charge_once_whatever_the_state() -> None:
+    mind = steering()
+    exchange, _ = steered(mind, chat())
+    assert mind.ledger.tokens > 0
+    exchange.end()
+    exchange.end()
+    assert (mind.ledger.tokens, exchange.state) == (0, OVER)
+
+
+@pytest.mark.parametrize(
+    "kind", ["response_headers", "response_body", "response_trailers", "request_trailers"]
+)
+def test_what_envoy_may_send_besides_is_answered_go_on(kind: str) -> None:
+    exchange, _ = steered(steering(), chat())
+    message = pb.ProcessingRequest()
+    getattr(message, kind).SetInParent()
+    reply = answer(exchange.receive(message.SerializeToString(), 1.0).data)
+    assert reply.WhichOneof("response") == kind
+    assert exchange.state == DECIDED
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from([request_headers(), request_body(chat())])), max_size=6))
+def test_no_bytes_raise_and_the_ledger_is_empty_after_the_end(messages: list[bytes]) -> None:
+    mind = steering()
+    exchange = Exchange(mind)
+    for data in messages:
+        if exchange.receive(data, 1.0).close:
+            break
+    exchange.end()
+    assert mind.ledger.tokens == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=400))
+def test_no_body_raises(body: bytes) -> None:
+    exchange, _ = steered(steering(), body)
+    assert exchange.outcome in {"unreadable", "steered"}
