@@ -71,7 +71,7 @@ def _connection_manager(settings: GatewaySettings, *, feedback: bool) -> Tree:
 
 
 def _strip() -> Tree:
-    """Removes clients' copies of the gateway's headers before routing and every filter, gateway alive or dead."""
+    """Removes clients' copies of the gateway's headers before routing and filters, gateway alive or dead."""
     mutations: list[Tree] = [
         {"remove_on_match": {"key_matcher": {"prefix": prefix}}} for prefix in OWNED_PREFIXES
     ]

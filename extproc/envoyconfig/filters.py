@@ -65,7 +65,7 @@ def _processing_mode(*, feedback: bool) -> Tree:
 
 
 def _grpc_service() -> Tree:
-    """No deadline, since the stream lives as long as the response; a dead gateway's stream goes to the next."""
+    """No deadline: the stream lives as long as the response. What a dead gateway had goes to the next."""
     return {
         "envoy_grpc": {"cluster_name": GATEWAYS},
         "timeout": "0s",

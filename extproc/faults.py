@@ -1,0 +1,134 @@
+"""What is wrong with a setting, in a sentence that says how to mend it."""
+
+import difflib
+import math
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from extproc.quantities import DurationKind, SizeKind, show_duration, show_size
+from extproc.settings import GatewaySettings
+
+Loc = tuple[int | str, ...]
+#: Longest piece of a value that is quoted in a message, in characters.
+_QUOTED = 60
+
+
+def explain(fault: ErrorDetails) -> str:
+    """One line: the setting's path, what is wrong with it, how to mend it. Secrets' values are not quoted."""
+    return f"{_path(fault['loc'])}: {_sentence(fault)}"
+
+
+def _path(loc: Loc) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return path.removeprefix(".") or "the file"
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    kind = fault["type"]
+    if kind == "extra_forbidden":
+        return "is not a setting" + _suggestion(fault["loc"])
+    if kind == "missing":
+        return "is missing; it has no default"
+    if kind == "value_error":
+        message = fault["msg"].removeprefix("Value error, ")
+        return message if repr(fault["input"]) in message else _said(fault) + message
+    if kind == "string_pattern_mismatch":
+        return f"{_said(fault)}is not of the right form; write {_form(fault['loc'])}"
+    if kind in _BOUNDS:
+        words, key = _BOUNDS[kind]
+        return f"{_said(fault)}{words} {_shown(fault['ctx'][key], fault['loc'])}"
+    if kind == "literal_error":
+        return f"{_said(fault)}is none of the choices; write {fault['ctx']['expected']}"
+    return _said(fault) + _WANTED.get(kind, fault["msg"])
+
+
+def _said(fault: ErrorDetails) -> str:
+    """The value as the file has it, where that is short and no secret."""
+    value = fault["input"]
+    if _is_secret(fault["loc"]) or not isinstance(value, str | int | float | bool | None):
+        return ""
+    text = _shown(value, fault["loc"])
+    return f"{text} " if len(text) <= _QUOTED else f"{text[:_QUOTED]}... "
+
+
+def _shown(value: str | float | None, loc: Loc) -> str:
+    """A value as a file would have it, in the unit of the setting at `loc`."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) or not math.isfinite(value):
+        return repr(value)
+    kinds = field.metadata if (field := _field_at(loc)) else []
+    if DurationKind in kinds:
+        return show_duration(value)
+    return show_size(int(value)) if SizeKind in kinds else str(value)
+
+
+_BOUNDS = {
+    "greater_than": ("is too small; it must be above", "gt"),
+    "greater_than_equal": ("is too small; the least is", "ge"),
+    "less_than_equal": ("is too large; the most is", "le"),
+}
+
+_WANTED = {
+    "string_type": "is no text; put it in quotes",
+    "int_type": "is no whole number; write digits without quotes",
+    "int_from_float": "is no whole number; write digits without quotes",
+    "float_type": "is no number; write digits without quotes",
+    "finite_number": "is not finite; write a number",
+    "bool_type": "is no truth value; write true or false",
+    "bool_parsing": "is no truth value; write true or false",
+    "list_type": "is no list; write its entries below, each after a dash",
+    "dict_type": "is no group of settings; write them below, indented",
+    "model_type": "is no group of settings; write them below, indented",
+    "too_short": "is empty; write at least one entry",
+}
+
+
+def _suggestion(loc: Loc) -> str:
+    model = _model_at(loc[:-1])
+    if model is None:
+        return "; remove it"
+    known = list(model.model_fields)
+    near = difflib.get_close_matches(str(loc[-1]), known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(sorted(known))}"
+
+
+def _is_secret(loc: Loc) -> bool:
+    field = _field_at(loc)
+    return field is not None and not field.repr
+
+
+def _form(loc: Loc) -> str:
+    extra = field.json_schema_extra if (field := _field_at(loc)) else None
+    return str(extra["form"]) if isinstance(extra, dict) else "it otherwise"
+
+
+def _field_at(loc: Loc) -> FieldInfo | None:
+    model = _model_at(loc[:-1]) if loc else None
+    return model.model_fields.get(str(loc[-1])) if model else None
+
+
+def _model_at(loc: Loc) -> type[BaseModel] | None:
+    model: type[BaseModel] = GatewaySettings
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part)
+        inner = next(_models_in(field.annotation), None) if field else None
+        if inner is None:
+            return None
+        model = inner
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)

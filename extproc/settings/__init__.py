@@ -1,0 +1,41 @@
+"""Every setting, with its default, its range and what it means."""
+
+from extproc.settings.base import Settings
+from extproc.settings.envoy import EnvoySettings
+from extproc.settings.pools import (
+    CapacitySettings,
+    HeadroomSettings,
+    IndexSettings,
+    MetricsSettings,
+    PolicySettings,
+    PoolSettings,
+    ReplicaSettings,
+)
+from extproc.settings.server import (
+    AdminSettings,
+    GrpcSettings,
+    LimitSettings,
+    LogSettings,
+    RedisSettings,
+    RequestSettings,
+)
+from extproc.settings.tree import GatewaySettings
+
+__all__ = [
+    "AdminSettings",
+    "CapacitySettings",
+    "EnvoySettings",
+    "GatewaySettings",
+    "GrpcSettings",
+    "HeadroomSettings",
+    "IndexSettings",
+    "LimitSettings",
+    "LogSettings",
+    "MetricsSettings",
+    "PolicySettings",
+    "PoolSettings",
+    "RedisSettings",
+    "ReplicaSettings",
+    "RequestSettings",
+    "Settings",
+]

@@ -1,0 +1,68 @@
+"""What `kvsteer envoy-config` is told about Envoy."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from extproc.addresses import parse_address
+from extproc.quantities import Address, Duration, Whole
+from extproc.settings.base import Settings
+
+
+class EnvoySettings(Settings):
+    """What `kvsteer envoy-config` writes into Envoy's bootstrap."""
+
+    listen: Address = Field(default="0.0.0.0:8080", description="where clients reach Envoy")
+    admin: Address = Field(default="127.0.0.1:9901", description="Envoy's admin port")
+    gateways: list[Address] = Field(
+        default_factory=list, description="gateways Envoy may ask; empty for this one on loopback"
+    )
+    eds_dir: str = Field(
+        default="", description="folder (absolute path) of the EDS files Envoy watches; empty for none"
+    )
+    fallback: Literal["least_request", "round_robin", "random"] = Field(
+        default="least_request", description="Envoy's own balancing while no gateway answers"
+    )
+    message_timeout: Duration = Field(
+        default=1.0, ge=0.05, le=60, description="longest wait for one answer of the gateway"
+    )
+    idle_timeout: Duration = Field(
+        default=600.0, ge=1, le=86400, description="longest silence within a response"
+    )
+    connect_timeout: Duration = Field(
+        default=1.0, ge=0.05, le=60, description="longest wait for a replica's connection"
+    )
+    retries: Whole = Field(
+        default=2,
+        ge=0,
+        le=5,
+        description="further replicas Envoy tries when one refuses the connection or answers 503",
+    )
+    concurrent: Whole = Field(
+        default=100_000,
+        ge=1024,
+        le=10_000_000,
+        description="most connections, requests and gateway streams at once (circuit breakers)",
+    )
+
+    @field_validator("listen", "admin")
+    @classmethod
+    def _is_ip(cls, address: str) -> str:
+        if not parse_address(address).is_ip:
+            raise ValueError("is a host name; Envoy listens on IP addresses, such as 127.0.0.1 or 0.0.0.0")
+        return address
+
+    @field_validator("gateways")
+    @classmethod
+    def _have_ports(cls, addresses: list[str]) -> list[str]:
+        for address in addresses:
+            if parse_address(address).port == 0:
+                raise ValueError(f"holds {address}, which has port 0; write the gateway's port")
+        return addresses
+
+    @field_validator("eds_dir")
+    @classmethod
+    def _is_absolute(cls, folder: str) -> str:
+        if folder and not folder.startswith("/"):
+            raise ValueError("is not absolute; Envoy and the gateway must find the same folder")
+        return folder

@@ -1,0 +1,181 @@
+"""Settings of a pool: its replicas, how they are watched, and how one is chosen."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from extproc.addresses import parse_address
+from extproc.quantities import Address, Duration, Number, Whole, show_duration
+from extproc.settings.base import Settings, form
+
+
+class ReplicaSettings(Settings):
+    """One engine endpoint."""
+
+    address: Address = Field(description="ip:port of the engine; Envoy needs the IP literal")
+    metrics: str = Field(
+        default="", description="URL of its metrics; empty for http://ADDRESS and metrics.path"
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _has_port(cls, address: str) -> str:
+        if parse_address(address).port == 0:
+            raise ValueError("has port 0; write the port the engine listens on")
+        return address
+
+    @field_validator("metrics")
+    @classmethod
+    def _is_url(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("is no URL; write http://HOST:PORT/PATH or https://HOST:PORT/PATH")
+        return url
+
+
+def _replica(value: object) -> object:
+    return {"address": value} if isinstance(value, str) else value
+
+
+Replica = Annotated[ReplicaSettings, BeforeValidator(_replica)]
+
+
+class MetricsSettings(Settings):
+    """How engines are asked for their state."""
+
+    enabled: bool = Field(default=True, description="whether engines are scraped at all")
+    path: str = Field(
+        default="/metrics",
+        pattern=r"^/",
+        json_schema_extra=form("a path that begins with /"),
+        description="path of the metrics on each replica",
+    )
+    interval: Duration = Field(
+        default=0.5, ge=0.1, le=10, description="time between two scrapes of a replica"
+    )
+    timeout: Duration = Field(default=1.0, ge=0.05, le=30, description="longest wait for one scrape")
+    stale_after: Duration = Field(
+        default=15.0, ge=1, le=600, description="age at which a replica is no candidate"
+    )
+    token: str = Field(default="", description="bearer token for secured metrics", repr=False)
+    token_file: str = Field(default="", description="file that holds the bearer token")
+    ca_file: str = Field(default="", description="CA certificates for https metrics")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.token and self.token_file:
+            raise ValueError("token and token_file are both given; remove one")
+        if self.stale_after <= self.interval:
+            raise ValueError(
+                f"stale_after ({show_duration(self.stale_after)}) must be above "
+                f"interval ({show_duration(self.interval)}), or every replica is always stale"
+            )
+        return self
+
+
+class HeadroomSettings(Settings):
+    """Weights of the headroom score (0..1) and its limits."""
+
+    kv_weight: Number = Field(default=0.4, ge=0, le=1, description="weight of free KV blocks")
+    running_weight: Number = Field(default=0.3, ge=0, le=1, description="weight of free running slots")
+    waiting_weight: Number = Field(default=0.3, ge=0, le=1, description="weight of an empty queue")
+    window: Whole = Field(default=5, ge=1, le=100, description="samples the score is smoothed over")
+    forecast: Duration = Field(
+        default=3.0, ge=0, le=60, description="how far falling free KV is extrapolated"
+    )
+    floor: Number = Field(default=0.15, ge=0, le=1, description="score below which a replica counts as full")
+    kv_ceiling: Number = Field(
+        default=0.97, gt=0, le=1, description="KV use above which a replica gets nothing new"
+    )
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> Self:
+        if self.kv_weight + self.running_weight + self.waiting_weight <= 0:
+            raise ValueError(
+                "at least one of kv_weight, running_weight, waiting_weight must be above 0; raise one"
+            )
+        return self
+
+
+class CapacitySettings(Settings):
+    """What a replica can do, until measured. A metric that tells the same thing wins over these."""
+
+    prefill_speed: Number = Field(
+        default=8000.0, gt=0, le=10_000_000, description="prompt tokens one replica computes a second"
+    )
+    decode_speed: Number = Field(
+        default=2000.0, gt=0, le=10_000_000, description="output tokens a full replica makes a second"
+    )
+    max_running: Whole = Field(
+        default=256, ge=1, le=100_000, description="sequences a replica computes at once"
+    )
+    kv_tokens: Whole = Field(
+        default=500_000, ge=1024, le=10_000_000_000, description="KV cache of a replica, in tokens"
+    )
+    output_tokens: Whole = Field(
+        default=256, ge=1, le=1_000_000, description="output tokens assumed when a request names none"
+    )
+
+
+class IndexSettings(Settings):
+    """The prefix index of a pool."""
+
+    ttl: Duration = Field(
+        default=1800.0, ge=10, le=86400, description="age at which an unused entry is dropped"
+    )
+    entries: Whole = Field(
+        default=4_000_000, ge=1000, le=100_000_000, description="most entries a pool keeps, over all replicas"
+    )
+
+
+class PolicySettings(Settings):
+    """Which policy chooses, and its own settings (docs/policies.md)."""
+
+    name: str = Field(default="charged_cost", description="the policy's name")
+    settings: dict[str, Number] = Field(default_factory=dict, description="the policy's own settings")
+
+
+def _policy(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class PoolSettings(Settings):
+    """Replicas that can answer for the same models."""
+
+    name: str = Field(
+        default="default",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        json_schema_extra=form("small letters, digits, _ and -, 1 to 63 of them"),
+        description="the pool's name",
+    )
+    models: list[str] = Field(
+        default_factory=list, description="models the pool answers for; empty for every model"
+    )
+    engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "triton", "llamacpp"] = Field(
+        default="auto", description="whose metric names are read"
+    )
+    replicas: list[Replica] = Field(min_length=1, description="the engine endpoints")
+    policy: Annotated[PolicySettings, BeforeValidator(_policy)] = Field(
+        default_factory=PolicySettings, description="how a replica is chosen"
+    )
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    headroom: HeadroomSettings = Field(default_factory=HeadroomSettings)
+    capacity: CapacitySettings = Field(default_factory=CapacitySettings)
+    index: IndexSettings = Field(default_factory=IndexSettings)
+
+    @field_validator("replicas")
+    @classmethod
+    def _distinct(cls, replicas: list[ReplicaSettings]) -> list[ReplicaSettings]:
+        seen: set[str] = set()
+        for replica in replicas:
+            if replica.address in seen:
+                raise ValueError(f"holds {replica.address} twice; remove one")
+            seen.add(replica.address)
+        return replicas
+
+    @field_validator("policy")
+    @classmethod
+    def _known(cls, policy: PolicySettings) -> PolicySettings:
+        from extproc.core.policies import check_policy  # the registry imports no settings
+
+        check_policy(policy.name, policy.settings)
+        return policy

@@ -1,0 +1,114 @@
+"""Settings of the gateway process itself."""
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from extproc.quantities import Address, Duration, Size, Whole, show_size
+from extproc.settings.base import Settings, form
+
+
+class GrpcSettings(Settings):
+    """Where Envoy reaches the gateway."""
+
+    address: Address = Field(default="0.0.0.0:50051", description="where the ext_proc server listens")
+    transport: Literal["grpcio"] = Field(default="grpcio", description="which implementation serves ext_proc")
+    drain: Duration = Field(
+        default=30.0, ge=0, le=3600, description="longest wait for open streams when the gateway stops"
+    )
+    drain_notice: Duration = Field(
+        default=1.5,
+        ge=0,
+        le=60,
+        description="how long health says NOT_SERVING before new streams are refused",
+    )
+
+
+class AdminSettings(Settings):
+    """The port for people and Prometheus; keep it from clients."""
+
+    address: Address = Field(default="127.0.0.1:9095", description="where the admin port listens")
+    decisions: Whole = Field(
+        default=1000, ge=0, le=100_000, description="decision records kept for /decisions"
+    )
+
+
+class RedisSettings(Settings):
+    """The replica registry. Without a URL the gateway works alone."""
+
+    url: str = Field(default="", description="redis:// or rediss:// URL; empty for none", repr=False)
+    prefix: str = Field(
+        default="kvsteer",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        json_schema_extra=form("letters, digits, _, . and -, 1 to 64 of them"),
+        description="first part of every key",
+    )
+    deadline: Duration = Field(default=0.25, gt=0, le=10, description="longest wait for one Redis call")
+    heartbeat: Duration = Field(default=2.0, ge=0.1, le=60, description="how often the registry is refreshed")
+
+    @field_validator("url")
+    @classmethod
+    def _scheme(cls, url: str) -> str:
+        if url and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("is no Redis URL; write redis://HOST:PORT/DATABASE, or rediss:// for TLS")
+        return url
+
+
+class LimitSettings(Settings):
+    """Bounds on what a request may make the gateway hold or do."""
+
+    body: Size = Field(
+        default=32 * 2**20, ge=1024, le=2**30, description="largest request body; above it 413"
+    )
+    expanded_body: Size = Field(
+        default=64 * 2**20, ge=1024, le=2**31, description="largest body once decompressed"
+    )
+    depth: Whole = Field(
+        default=128, ge=4, le=900, description="deepest nesting of JSON that is read for routing"
+    )
+    parts: Whole = Field(
+        default=20_000, ge=16, le=1_000_000, description="most messages and parts read for routing"
+    )
+    members: Whole = Field(
+        default=2048, ge=1, le=100_000, description="most prompts in one batch read for routing"
+    )
+    streams: Whole = Field(default=100_000, ge=1, le=1_000_000, description="most exchanges open at once")
+
+    @model_validator(mode="after")
+    def _expanded_is_larger(self) -> Self:
+        if self.expanded_body < self.body:
+            raise ValueError(
+                f"expanded_body ({show_size(self.expanded_body)}) is below body ({show_size(self.body)}); "
+                "raise it, or lower body"
+            )
+        return self
+
+
+class RequestSettings(Settings):
+    """What happens to requests that routing can't place as usual."""
+
+    unreadable: Literal["pass", "reject"] = Field(
+        default="pass", description="a body that can't be read: sent by load alone, or answered with 400"
+    )
+    unknown_model: Literal["pass", "reject"] = Field(
+        default="reject", description="a model no pool declares: answered with 404, or sent to the first pool"
+    )
+    replica_header: str = Field(
+        default="x-kvsteer-replica",
+        pattern=r"^(|x-[a-z0-9][a-z0-9-]{0,60})$",
+        json_schema_extra=form("x- and then small letters, digits and -, or nothing"),
+        description="response header that names the replica that answered; empty for none",
+    )
+    fallbacks: Whole = Field(
+        default=2, ge=0, le=4, description="further replicas named after the first, for retries"
+    )
+
+
+class LogSettings(Settings):
+    """What is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least level written"
+    )
+    format: Literal["json", "text"] = Field(default="json", description="one JSON object a line, or text")
+    requests: bool = Field(default=False, description="one line for every request")

@@ -1,0 +1,59 @@
+"""The whole settings tree."""
+
+from pydantic import Field, field_validator
+
+from extproc.settings.base import Settings, form
+from extproc.settings.envoy import EnvoySettings
+from extproc.settings.pools import PoolSettings
+from extproc.settings.server import (
+    AdminSettings,
+    GrpcSettings,
+    LimitSettings,
+    LogSettings,
+    RedisSettings,
+    RequestSettings,
+)
+
+
+class GatewaySettings(Settings):
+    """The whole tree, as `kvsteer serve -c FILE` reads it."""
+
+    gateway_id: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9_.-]{0,64}$",
+        json_schema_extra=form("letters, digits, _, . and -, at most 64 of them"),
+        description="name of this gateway; empty makes one",
+    )
+    grpc: GrpcSettings = Field(default_factory=GrpcSettings)
+    admin: AdminSettings = Field(default_factory=AdminSettings)
+    redis: RedisSettings = Field(default_factory=RedisSettings)
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    requests: RequestSettings = Field(default_factory=RequestSettings)
+    pools: list[PoolSettings] = Field(min_length=1, description="who can answer what")
+    envoy: EnvoySettings = Field(default_factory=EnvoySettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+    @field_validator("pools")
+    @classmethod
+    def _pools_are_apart(cls, pools: list[PoolSettings]) -> list[PoolSettings]:
+        names = [pool.name for pool in pools]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two are named {name!r}; rename one")
+        _check_models(pools)
+        return pools
+
+
+def _check_models(pools: list[PoolSettings]) -> None:
+    owners: dict[str, str] = {}
+    everything = [pool.name for pool in pools if not pool.models]
+    if len(everything) > 1:
+        raise ValueError(
+            f"{everything[0]!r} and {everything[1]!r} both answer for every model; "
+            "list the models of one of them under models"
+        )
+    for pool in pools:
+        for model in pool.models:
+            if model in owners:
+                raise ValueError(f"{owners[model]!r} and {pool.name!r} both list {model!r}; remove one")
+            owners[model] = pool.name
