@@ -35,9 +35,20 @@ class Sample:
     #: Cumulative seconds requests spent in prefill, and how many did.
     prefill_sum: float | None = None
     prefill_count: float | None = None
-    #: LoRA adapters that are loaded; None when the engine does not tell.
+    #: LoRA adapters in use or asked for now, sorted; None when the engine does not tell.
     adapters: tuple[str, ...] | None = None
+    #: Most LoRA adapters the engine computes with at once.
+    max_adapters: int | None = None
+    #: Whether the engine was put to sleep: it answers health checks, reports no load, and computes nothing.
+    asleep: bool | None = None
     #: Model names the engine reports for itself.
     models: tuple[str, ...] = ()
     #: When the engine process started, in seconds since the epoch.
     started: float | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing is known of load, cache or work done: as good as no sample."""
+        load = (self.running, self.waiting, self.kv_used, self.kv_capacity)
+        work = (self.query_tokens, self.prompt_tokens, self.generated_tokens, self.ttft_count)
+        return all(value is None for value in load + work)

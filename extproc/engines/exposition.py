@@ -1,0 +1,156 @@
+r"""A fast reader of Prometheus text and OpenMetrics that keeps only the names it was made for.
+
+An engine's answer has 50 to 90 KB and some 800 lines, of which about twenty matter. One compiled expression
+walks the bytes and stops only at those: 0.1 ms, where looking at every line costs two to four times that
+(`python -m benchmarks.scraping`). What is read of a line:
+
+    name{label="value",other="a \"quoted\", value"} 12.5 1712345678 # {trace_id="x"} 1
+
+The timestamp and the exemplar are skipped. A line that carries a wanted name but can't be read is kept with
+the value NaN, so that its reader learns "there is something, and it is unknown" instead of missing a part
+of a sum. NaN, infinities and negative numbers are no quantity an engine can mean and become NaN too.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+#: Most wanted lines read of one body; an engine has some dozens, one with 128 ranks some thousands.
+MAX_LINES = 10_000
+
+#: Longest label text whose parse is remembered, in bytes; vLLM's cache_config_info has 1.2 KB.
+_CACHED_LABELS = 4096
+
+_NO_LABELS: Mapping[str, str] = {}
+
+#: What follows a name: labels, a value, perhaps a timestamp, perhaps an exemplar. Possessive, hence linear.
+_REST = re.compile(
+    rb"""(?:\{((?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\})?+   # labels; a brace inside quotes ends nothing
+         [ \t]*+([^\s\#_]++)                              # value; float() would take 1_000
+         (?:[ \t]++-?[0-9][0-9.eE+-]*+)?+                 # timestamp
+         [ \t]*+(?:\#[^\n]*+)?+\r?+""",
+    re.VERBOSE,
+)
+_LABEL = re.compile(rb'[ \t]*+([A-Za-z_][\w.:]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+(?:,[ \t]*+|$)')
+_ESCAPE = re.compile(r'\\([\\"n])')
+
+
+class Series(NamedTuple):
+    """One line: its labels, and its value (>= 0, or NaN where the line can't be read)."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class Reading:
+    """The wanted series of one body, by sample name."""
+
+    __slots__ = ("_series",)
+
+    def __init__(self, series: Mapping[str, list[Series]]) -> None:
+        self._series = series
+
+    def series(self, name: str) -> list[Series]:
+        """Every series of a sample name, in order; empty where the name does not occur."""
+        return self._series.get(name, [])
+
+    def all(self) -> Iterator[Series]:
+        """Every series of every name."""
+        for series in self._series.values():
+            yield from series
+
+    def label_values(self, label: str) -> set[str]:
+        """The values a label takes anywhere, without the empty one."""
+        return {value for one in self.all() if (value := one.labels.get(label))}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._series
+
+
+class Reader:
+    """Reads bodies for one set of sample names; made once for each engine."""
+
+    __slots__ = ("_pattern", "_text")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._text = {name.encode(): name for name in names}
+        self._pattern = re.compile(rb"\n(" + _alternatives(sorted(self._text)) + rb")([ \t{][^\n]*+)")
+
+    def read(self, body: bytes) -> Reading:
+        """The wanted series of a body; nothing at all if it has more than MAX_LINES of them. Never raises."""
+        found = self._pattern.findall(b"\n" + body)
+        series: dict[str, list[Series]] = {}
+        if len(found) > MAX_LINES:
+            return Reading(series)
+        for name, rest in found:
+            series.setdefault(self._text[name], []).append(_series(rest))
+        return Reading(series)
+
+    def lines(self, part: bytes) -> list[bytes]:
+        """The wanted lines of a part of a body that was cut at line ends; for bodies read in parts."""
+        return [name + rest for name, rest in self._pattern.findall(b"\n" + part)]
+
+
+def _alternatives(names: list[bytes]) -> bytes:
+    """An expression for any of the sorted names, with shared beginnings written once.
+
+    Python's `re` tries alternatives one by one: flat, the 22 names of vLLM cost 0.19 ms a body, so 0.06 ms.
+    """
+    branches = []
+    for first, group in groupby((name for name in names if name), key=lambda name: name[:1]):
+        branches.append(re.escape(first) + _alternatives([name[1:] for name in group]))
+    body = branches[0] if len(branches) == 1 else b"(?:" + b"|".join(branches) + b")"
+    if b"" in names and branches:
+        return b"(?:" + body + b")?+"
+    return body if branches else b""
+
+
+def _series(rest: bytes) -> Series:
+    match = _REST.fullmatch(rest)
+    if match is None:
+        return Series(_NO_LABELS, math.nan)
+    labels = parse_labels(match[1])
+    if labels is None:
+        return Series(_NO_LABELS, math.nan)
+    return Series(labels, _number(match[2]))
+
+
+def _number(text: bytes) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if 0 <= value < math.inf else math.nan
+
+
+def parse_labels(text: bytes | None) -> Mapping[str, str] | None:
+    """The labels between the braces, without escapes; None where they can't be read."""
+    if not text:
+        return _NO_LABELS
+    return _remembered(text) if len(text) <= _CACHED_LABELS else _labels(text)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(text: bytes) -> Mapping[str, str] | None:
+    return _labels(text)
+
+
+def _labels(text: bytes) -> Mapping[str, str] | None:
+    labels: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        match = _LABEL.match(text, at)
+        if match is None:
+            return None
+        labels[match[1].decode("ascii", "replace")] = _unescape(match[2].decode("utf-8", "replace"))
+        at = match.end()
+    return labels
+
+
+def _unescape(value: str) -> str:
+    if "\\" not in value:
+        return value
+    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value)

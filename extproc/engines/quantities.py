@@ -1,0 +1,115 @@
+"""From series to quantities: sums, means and whole numbers that are unknown as soon as a part of them is.
+
+A replica with data-parallel ranks reports every quantity once for each rank. Adding the ranks that happen to
+be readable would make a busy replica look idle, so a quantity that lacks one of the ranks seen anywhere in
+the body is unknown.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from extproc.engines.exposition import Reading, Series
+
+#: How far above 1 rounding may put a share before it is no share.
+_SHARE_SLACK = 1e-3
+
+
+def add(values: Iterable[float]) -> float | None:
+    """The sum; None for no values, or where one of them is NaN."""
+    every = list(values)
+    total = math.fsum(every) if every else math.nan
+    return None if math.isnan(total) else total
+
+
+def single(series: Sequence[Series]) -> float | None:
+    """The value of the only series there is; None for none, for several, and for one that can't be read."""
+    return add(one.value for one in series) if len(series) == 1 else None
+
+
+def share(value: float | None) -> float | None:
+    """A value 0..1, cut to 1 for rounding errors; anything above is no share and None."""
+    if value is None or value > 1 + _SHARE_SLACK:
+        return None
+    return min(value, 1.0)
+
+
+def quotient(part: float | None, whole: float | None) -> float | None:
+    """part / whole; None where either is unknown or the whole is 0."""
+    return part / whole if part is not None and whole else None
+
+
+def whole_number(value: float | str | None) -> int | None:
+    """A count above 0, given as a number or a label's text; None for everything else ("None", "0", NaN)."""
+    try:
+        number = float(value) if value is not None else math.nan
+    except ValueError:
+        return None
+    return int(number) if 1 <= number < 2**53 else None
+
+
+def agreed(values: Iterable[int | None]) -> int | None:
+    """The one value that all which are known agree on; None where they differ or none is known."""
+    distinct = {value for value in values if value is not None}
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def without_copies(series: Sequence[Series]) -> list[Series]:
+    """One series of each identity, whatever its `pid`; of several the largest value.
+
+    Processes that share one export (PROMETHEUS_MULTIPROC_DIR) each add a line for a gauge, and all but the
+    one that schedules say 0.0 (vllm#28792), so the largest is the real one. A copy that can't be read hides
+    which.
+    """
+    if len(series) < 2:
+        return list(series)
+    kept: dict[frozenset[tuple[str, str]], Series] = {}
+    for one in series:
+        identity = frozenset(item for item in one.labels.items() if item[0] != "pid")
+        other = kept.get(identity)
+        if other is None or one.value > other.value or math.isnan(one.value):
+            kept[identity] = one
+    return list(kept.values())
+
+
+class Ranks:
+    """The quantities of one body, over all data-parallel ranks.
+
+    `label` names the rank. `pick` thins out the series of a name before they are combined.
+    """
+
+    __slots__ = ("_label", "_pick", "_ranks", "_reading")
+
+    def __init__(
+        self,
+        reading: Reading,
+        label: str,
+        pick: Callable[[Sequence[Series]], list[Series]] = without_copies,
+    ) -> None:
+        self._reading = reading
+        self._label = label
+        self._pick = pick
+        self._ranks = reading.label_values(label)
+
+    def total(self, *names: str) -> float | None:
+        """The sum over ranks and models of the first name that is known."""
+        return next((value for name in names if (value := add(self._values(name))) is not None), None)
+
+    def mean(self, *names: str) -> float | None:
+        """The mean over ranks and models of the first name that is known."""
+        for name in names:
+            values = self._values(name)
+            total = add(values)
+            if total is not None:
+                return total / len(values)
+        return None
+
+    def covers(self, series: Sequence[Series]) -> bool:
+        """Whether every rank seen in the body has a series here, or ranks are no matter of these."""
+        if len(self._ranks) < 2:
+            return True
+        seen = {one.labels.get(self._label) for one in series}
+        return seen == {None} or self._ranks <= seen
+
+    def _values(self, name: str) -> list[float]:
+        series = self._pick(self._reading.series(name))
+        return [one.value for one in series] if self.covers(series) else []

@@ -1,0 +1,141 @@
+"""vLLM: the V1 engine's names (0.9 to 0.32 and on), and those of 0.6 to 0.8 where they differ.
+
+Data-parallel ranks are the label `engine`. Counts, counters and histograms are added over ranks and models;
+the share of KV cache in use is their mean. `cache_config_info` is special: `num_gpu_blocks` is already the
+sum over ranks and stands on each rank's series, `kv_cache_size_tokens` (0.24 on) is of one rank.
+"""
+
+import math
+
+from extproc.core.sample import Sample
+from extproc.engines.exposition import Reader, Reading, Series
+from extproc.engines.quantities import Ranks, agreed, share, single, whole_number, without_copies
+
+_RUNNING = "vllm:num_requests_running"
+_WAITING = "vllm:num_requests_waiting"
+#: V0 only: requests thrown out of the batch whose KV cache waits in host memory.
+_SWAPPED = "vllm:num_requests_swapped"
+#: The second name is deprecated since 0.9.
+_KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_HITS = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits")
+_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")
+_OLD_HITS = "vllm:gpu_prefix_cache_hits_total"
+_OLD_QUERIES = "vllm:gpu_prefix_cache_queries_total"
+_PROMPT = ("vllm:prompt_tokens_total", "vllm:prompt_tokens")
+_GENERATED = ("vllm:generation_tokens_total", "vllm:generation_tokens")
+_TTFT = "vllm:time_to_first_token_seconds"
+#: Both are observed at every token; the second is the older name, gone with 0.16.
+_TPOT = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
+_PREFILL = "vllm:request_prefill_time_seconds"
+_CACHE = "vllm:cache_config_info"
+_ADAPTERS = "vllm:lora_requests_info"
+_SLEEP = "vllm:engine_sleep_state"
+_STARTED = "process_start_time_seconds"
+
+#: In 0.8 the counters of the prefix cache count blocks; their help text says so.
+_COUNTS_BLOCKS = b"in terms of number of queried blocks"
+
+
+class Vllm:
+    """Reads vLLM's /metrics."""
+
+    name = "vllm"
+    wanted = (
+        *(_RUNNING, _WAITING, _SWAPPED, *_KV_USED),
+        *(*_HITS, *_QUERIES, _OLD_HITS, _OLD_QUERIES, *_PROMPT, *_GENERATED),
+        *(f"{name}_{end}" for name in (_TTFT, *_TPOT, _PREFILL) for end in ("sum", "count")),
+        *(_CACHE, _ADAPTERS, _SLEEP, _STARTED),
+    )
+
+    def __init__(self) -> None:
+        self._reader = Reader(self.wanted)
+
+    def recognises(self, text: bytes) -> bool:
+        """Whether the body has a series of vLLM's."""
+        return text.startswith(b"vllm:") or b"\nvllm:" in text
+
+    def parse(self, text: bytes, at: float) -> Sample:
+        """The sample in a body read at `at` (seconds, monotonic). Never raises."""
+        reading = self._reader.read(text)
+        ranks = Ranks(reading, "engine")
+        block_size = _block_size(reading)
+        unit = block_size if _OLD_HITS in reading and _COUNTS_BLOCKS in text else 1
+        return Sample(
+            at=at,
+            running=ranks.total(_RUNNING),
+            waiting=_waiting(reading, ranks),
+            kv_used=share(ranks.mean(*_KV_USED)),
+            kv_capacity=_kv_capacity(reading, ranks, block_size),
+            block_size=block_size,
+            hit_tokens=_cached(ranks, _HITS, _OLD_HITS, unit),
+            query_tokens=_cached(ranks, _QUERIES, _OLD_QUERIES, unit),
+            prompt_tokens=ranks.total(*_PROMPT),
+            generated_tokens=ranks.total(*_GENERATED),
+            ttft_sum=ranks.total(f"{_TTFT}_sum"),
+            ttft_count=ranks.total(f"{_TTFT}_count"),
+            tpot_sum=ranks.total(*(f"{name}_sum" for name in _TPOT)),
+            tpot_count=ranks.total(*(f"{name}_count" for name in _TPOT)),
+            prefill_sum=ranks.total(f"{_PREFILL}_sum"),
+            prefill_count=ranks.total(f"{_PREFILL}_count"),
+            adapters=_adapters(reading.series(_ADAPTERS)),
+            max_adapters=agreed(_int_label(one, "max_lora") for one in reading.series(_ADAPTERS)),
+            asleep=_asleep(reading.series(_SLEEP)),
+            models=tuple(sorted(reading.label_values("model_name"))),
+            started=single(reading.series(_STARTED)),
+        )
+
+
+def _waiting(reading: Reading, ranks: Ranks) -> float | None:
+    waiting = ranks.total(_WAITING)
+    if _SWAPPED not in reading or waiting is None:
+        return waiting
+    swapped = ranks.total(_SWAPPED)
+    return None if swapped is None else waiting + swapped
+
+
+def _cached(ranks: Ranks, names: tuple[str, ...], old_name: str, unit: int | None) -> float | None:
+    """A counter of the prefix cache in tokens; `unit` is how many tokens the old counter counts as one."""
+    tokens = ranks.total(*names)
+    if tokens is not None or unit is None:
+        return tokens
+    counted = ranks.total(old_name)
+    return None if counted is None else counted * unit
+
+
+def _block_size(reading: Reading) -> int | None:
+    return agreed(_int_label(one, "block_size") for one in reading.series(_CACHE))
+
+
+def _kv_capacity(reading: Reading, ranks: Ranks, block_size: int | None) -> int | None:
+    infos = without_copies(reading.series(_CACHE))
+    sizes = [_int_label(one, "kv_cache_size_tokens") for one in infos]
+    known = [size for size in sizes if size is not None]
+    if known and len(known) == len(sizes) and ranks.covers(infos):
+        return sum(known)
+    blocks = agreed(_int_label(one, "num_gpu_blocks") for one in infos)
+    return blocks * block_size if blocks is not None and block_size is not None else None
+
+
+def _int_label(one: Series, label: str) -> int | None:
+    return whole_number(one.labels.get(label))
+
+
+def _adapters(series: list[Series]) -> tuple[str, ...] | None:
+    """The adapters of the newest series: every combination ever seen stays, its value is when that was."""
+    if not series or any(math.isnan(one.value) for one in series):
+        return None
+    newest = max(one.value for one in series)
+    names: set[str] = set()
+    for one in series:
+        if one.value == newest:
+            for label in ("running_lora_adapters", "waiting_lora_adapters"):
+                names.update(name.strip() for name in one.labels.get(label, "").split(","))
+    return tuple(sorted(names - {""}))
+
+
+def _asleep(series: list[Series]) -> bool | None:
+    """Asleep means that no rank is awake; at sleep level 0 all three states are 0."""
+    awake = [one.value for one in series if one.labels.get("sleep_state") == "awake"]
+    if not awake or any(math.isnan(value) for value in awake):
+        return None
+    return max(awake) == 0

@@ -1,0 +1,61 @@
+"""What the tests of the engines share: the fixtures, and the ways a line can be spoilt."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from extproc.core.sample import Sample
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "engines"
+
+#: When every test reads its sample, in seconds.
+AT = 100.0
+
+
+def body(name: str) -> bytes:
+    return (FIXTURES / name).read_bytes()
+
+
+def known(sample: Sample) -> dict[str, object]:
+    """The fields of a sample that tell something."""
+    told = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name != "at"}
+    return {name: value for name, value in told.items() if value is not None and value != ()}
+
+
+def spoilt(text: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each line of a body in turn removed or garbled, the rest as it was; and what was done to which line."""
+    lines = text.splitlines(keepends=True)
+    for index, line in enumerate(lines):
+        if not line.startswith(b"#"):
+            for way, other in _garbled(line):
+                changed = b"".join(lines[:index] + [other] + lines[index + 1 :])
+                yield f"{way}: {line.decode()[:120]}", changed
+
+
+def _garbled(line: bytes) -> Iterator[tuple[str, bytes]]:
+    head, _, _ = line.rstrip().rpartition(b" ")
+    yield "removed", b""
+    yield "no value", head + b"\n"
+    for value in (b"NaN", b"-1", b"+Inf", b"-Inf", b"0x00", b"1_0", b"0.0.0", b"\xff\x00"):
+        yield f"value {value!r}", head + b" " + value + b"\n"
+    yield "blanks lost", line.replace(b" ", b"")
+    if b"{" in line:
+        yield "cut within the labels", line[: line.index(b"{") + 3] + b"\n"
+        yield "brace lost", line.replace(b"}", b"")
+        yield "quotes lost", line.replace(b'"', b"")
+        yield "one quote lost", re.sub(rb'"(.*)"', rb'\1"', line, count=1)
+
+
+def faults(before: Sample, after: Sample, may_become: dict[str, object]) -> list[str]:
+    """The fields that a spoilt line turned into something false: neither the truth nor unknown.
+
+    `may_become` names fields that have a second source, and the value that it tells.
+    """
+    wrong = []
+    for field in fields(before):
+        truth, told = getattr(before, field.name), getattr(after, field.name)
+        allowed = (truth, None, ()) if field.name == "models" else (truth, None)
+        if told not in allowed and told != may_become.get(field.name, truth):
+            wrong.append(f"{field.name}: {truth} became {told}")
+    return wrong
