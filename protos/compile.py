@@ -41,12 +41,23 @@ def _write(generated: Path, target: Path) -> None:
 
 
 def _modules(generated: Path) -> Iterator[tuple[str, str]]:
-    """Name and text of every module of the package, with imports and class modules that point into it."""
+    """Name and text of every module of the package."""
     yield "__init__.py", INIT
     for path in sorted(generated.iterdir()):
-        text = path.read_text(encoding="utf-8")
-        text = re.sub(r"^from kvsteer import ", "from extproc.pb import ", text, flags=re.MULTILINE)
-        yield path.name, re.sub(r"'kvsteer\.(\w+_pb2)'", r"'extproc.pb.\1'", text)
+        text = _into_package(path.read_text(encoding="utf-8"))
+        yield path.name, _typed_mappings(text) if path.suffix == ".pyi" else text
+
+
+def _into_package(text: str) -> str:
+    """Imports of each other and the modules of classes name the package the files really are in."""
+    text = re.sub(r"^from kvsteer import ", "from extproc.pb import ", text, flags=re.MULTILINE)
+    return re.sub(r"'kvsteer\.(\w+_pb2)'", r"'extproc.pb.\1'", text)
+
+
+def _typed_mappings(stub: str) -> str:
+    """The stub generator writes a bare Mapping, which strict type checks refuse."""
+    stub = re.sub(r"\b_Mapping(?=\])", "_Mapping[str, _Any]", stub)
+    return stub.replace("from typing import ", "from typing import Any as _Any, ", 1)
 
 
 if __name__ == "__main__":

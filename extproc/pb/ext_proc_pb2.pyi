@@ -9,7 +9,7 @@ from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import Any as _Any, ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -21,7 +21,7 @@ class ProcessingRequest(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _struct_pb2.Struct
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, _Any]]] = ...) -> None: ...
     REQUEST_HEADERS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_BODY_FIELD_NUMBER: _ClassVar[int]
@@ -42,7 +42,7 @@ class ProcessingRequest(_message.Message):
     attributes: _containers.MessageMap[str, _struct_pb2.Struct]
     observability_mode: bool
     protocol_config: ProtocolConfiguration
-    def __init__(self, request_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., response_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., request_body: _Optional[_Union[HttpBody, _Mapping]] = ..., response_body: _Optional[_Union[HttpBody, _Mapping]] = ..., request_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., response_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., metadata_context: _Optional[_Union[Metadata, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., observability_mode: _Optional[bool] = ..., protocol_config: _Optional[_Union[ProtocolConfiguration, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_headers: _Optional[_Union[HttpHeaders, _Mapping[str, _Any]]] = ..., response_headers: _Optional[_Union[HttpHeaders, _Mapping[str, _Any]]] = ..., request_body: _Optional[_Union[HttpBody, _Mapping[str, _Any]]] = ..., response_body: _Optional[_Union[HttpBody, _Mapping[str, _Any]]] = ..., request_trailers: _Optional[_Union[HttpTrailers, _Mapping[str, _Any]]] = ..., response_trailers: _Optional[_Union[HttpTrailers, _Mapping[str, _Any]]] = ..., metadata_context: _Optional[_Union[Metadata, _Mapping[str, _Any]]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., observability_mode: _Optional[bool] = ..., protocol_config: _Optional[_Union[ProtocolConfiguration, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class ProtocolConfiguration(_message.Message):
     __slots__ = ("request_body_mode", "response_body_mode", "send_body_without_waiting_for_header_response")
@@ -62,14 +62,14 @@ class HttpHeaders(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _struct_pb2.Struct
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, _Any]]] = ...) -> None: ...
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     END_OF_STREAM_FIELD_NUMBER: _ClassVar[int]
     headers: HeaderMap
     attributes: _containers.MessageMap[str, _struct_pb2.Struct]
     end_of_stream: bool
-    def __init__(self, headers: _Optional[_Union[HeaderMap, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., end_of_stream: _Optional[bool] = ...) -> None: ...
+    def __init__(self, headers: _Optional[_Union[HeaderMap, _Mapping[str, _Any]]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., end_of_stream: _Optional[bool] = ...) -> None: ...
 
 class HttpBody(_message.Message):
     __slots__ = ("body", "end_of_stream", "end_of_stream_without_message", "grpc_message_compressed")
@@ -87,7 +87,7 @@ class HttpTrailers(_message.Message):
     __slots__ = ("trailers",)
     TRAILERS_FIELD_NUMBER: _ClassVar[int]
     trailers: HeaderMap
-    def __init__(self, trailers: _Optional[_Union[HeaderMap, _Mapping]] = ...) -> None: ...
+    def __init__(self, trailers: _Optional[_Union[HeaderMap, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class ProcessingResponse(_message.Message):
     __slots__ = ("request_headers", "response_headers", "request_body", "response_body", "request_trailers", "response_trailers", "immediate_response", "streamed_immediate_response", "dynamic_metadata", "mode_override", "override_message_timeout", "request_drain")
@@ -115,25 +115,25 @@ class ProcessingResponse(_message.Message):
     mode_override: ProcessingMode
     override_message_timeout: _duration_pb2.Duration
     request_drain: bool
-    def __init__(self, request_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., response_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., request_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., response_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., request_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., response_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., immediate_response: _Optional[_Union[ImmediateResponse, _Mapping]] = ..., streamed_immediate_response: _Optional[_Union[StreamedImmediateResponse, _Mapping]] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., mode_override: _Optional[_Union[ProcessingMode, _Mapping]] = ..., override_message_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., request_drain: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_headers: _Optional[_Union[HeadersResponse, _Mapping[str, _Any]]] = ..., response_headers: _Optional[_Union[HeadersResponse, _Mapping[str, _Any]]] = ..., request_body: _Optional[_Union[BodyResponse, _Mapping[str, _Any]]] = ..., response_body: _Optional[_Union[BodyResponse, _Mapping[str, _Any]]] = ..., request_trailers: _Optional[_Union[TrailersResponse, _Mapping[str, _Any]]] = ..., response_trailers: _Optional[_Union[TrailersResponse, _Mapping[str, _Any]]] = ..., immediate_response: _Optional[_Union[ImmediateResponse, _Mapping[str, _Any]]] = ..., streamed_immediate_response: _Optional[_Union[StreamedImmediateResponse, _Mapping[str, _Any]]] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, _Any]]] = ..., mode_override: _Optional[_Union[ProcessingMode, _Mapping[str, _Any]]] = ..., override_message_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, _Any]]] = ..., request_drain: _Optional[bool] = ...) -> None: ...
 
 class HeadersResponse(_message.Message):
     __slots__ = ("response",)
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     response: CommonResponse
-    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class BodyResponse(_message.Message):
     __slots__ = ("response",)
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     response: CommonResponse
-    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class TrailersResponse(_message.Message):
     __slots__ = ("header_mutation",)
     HEADER_MUTATION_FIELD_NUMBER: _ClassVar[int]
     header_mutation: HeaderMutation
-    def __init__(self, header_mutation: _Optional[_Union[HeaderMutation, _Mapping]] = ...) -> None: ...
+    def __init__(self, header_mutation: _Optional[_Union[HeaderMutation, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class CommonResponse(_message.Message):
     __slots__ = ("status", "header_mutation", "body_mutation", "trailers", "clear_route_cache")
@@ -153,7 +153,7 @@ class CommonResponse(_message.Message):
     body_mutation: BodyMutation
     trailers: HeaderMap
     clear_route_cache: bool
-    def __init__(self, status: _Optional[_Union[CommonResponse.ResponseStatus, str]] = ..., header_mutation: _Optional[_Union[HeaderMutation, _Mapping]] = ..., body_mutation: _Optional[_Union[BodyMutation, _Mapping]] = ..., trailers: _Optional[_Union[HeaderMap, _Mapping]] = ..., clear_route_cache: _Optional[bool] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[CommonResponse.ResponseStatus, str]] = ..., header_mutation: _Optional[_Union[HeaderMutation, _Mapping[str, _Any]]] = ..., body_mutation: _Optional[_Union[BodyMutation, _Mapping[str, _Any]]] = ..., trailers: _Optional[_Union[HeaderMap, _Mapping[str, _Any]]] = ..., clear_route_cache: _Optional[bool] = ...) -> None: ...
 
 class ImmediateResponse(_message.Message):
     __slots__ = ("status", "headers", "body", "grpc_status", "details")
@@ -167,7 +167,7 @@ class ImmediateResponse(_message.Message):
     body: bytes
     grpc_status: GrpcStatus
     details: str
-    def __init__(self, status: _Optional[_Union[HttpStatus, _Mapping]] = ..., headers: _Optional[_Union[HeaderMutation, _Mapping]] = ..., body: _Optional[bytes] = ..., grpc_status: _Optional[_Union[GrpcStatus, _Mapping]] = ..., details: _Optional[str] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[HttpStatus, _Mapping[str, _Any]]] = ..., headers: _Optional[_Union[HeaderMutation, _Mapping[str, _Any]]] = ..., body: _Optional[bytes] = ..., grpc_status: _Optional[_Union[GrpcStatus, _Mapping[str, _Any]]] = ..., details: _Optional[str] = ...) -> None: ...
 
 class StreamedImmediateResponse(_message.Message):
     __slots__ = ("headers_response", "body_response", "trailers_response")
@@ -177,7 +177,7 @@ class StreamedImmediateResponse(_message.Message):
     headers_response: HttpHeaders
     body_response: StreamedBodyResponse
     trailers_response: HeaderMap
-    def __init__(self, headers_response: _Optional[_Union[HttpHeaders, _Mapping]] = ..., body_response: _Optional[_Union[StreamedBodyResponse, _Mapping]] = ..., trailers_response: _Optional[_Union[HeaderMap, _Mapping]] = ...) -> None: ...
+    def __init__(self, headers_response: _Optional[_Union[HttpHeaders, _Mapping[str, _Any]]] = ..., body_response: _Optional[_Union[StreamedBodyResponse, _Mapping[str, _Any]]] = ..., trailers_response: _Optional[_Union[HeaderMap, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class GrpcStatus(_message.Message):
     __slots__ = ("status",)
@@ -191,7 +191,7 @@ class HeaderMutation(_message.Message):
     REMOVE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     set_headers: _containers.RepeatedCompositeFieldContainer[HeaderValueOption]
     remove_headers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, set_headers: _Optional[_Iterable[_Union[HeaderValueOption, _Mapping]]] = ..., remove_headers: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, set_headers: _Optional[_Iterable[_Union[HeaderValueOption, _Mapping[str, _Any]]]] = ..., remove_headers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BodyMutation(_message.Message):
     __slots__ = ("body", "clear_body", "streamed_response")
@@ -201,7 +201,7 @@ class BodyMutation(_message.Message):
     body: bytes
     clear_body: bool
     streamed_response: StreamedBodyResponse
-    def __init__(self, body: _Optional[bytes] = ..., clear_body: _Optional[bool] = ..., streamed_response: _Optional[_Union[StreamedBodyResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, body: _Optional[bytes] = ..., clear_body: _Optional[bool] = ..., streamed_response: _Optional[_Union[StreamedBodyResponse, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class StreamedBodyResponse(_message.Message):
     __slots__ = ("body", "end_of_stream", "end_of_stream_without_message", "grpc_message_compressed")
@@ -257,7 +257,7 @@ class HeaderMap(_message.Message):
     __slots__ = ("headers",)
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     headers: _containers.RepeatedCompositeFieldContainer[HeaderValue]
-    def __init__(self, headers: _Optional[_Iterable[_Union[HeaderValue, _Mapping]]] = ...) -> None: ...
+    def __init__(self, headers: _Optional[_Iterable[_Union[HeaderValue, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class HeaderValue(_message.Message):
     __slots__ = ("key", "value", "raw_value")
@@ -287,7 +287,7 @@ class HeaderValueOption(_message.Message):
     header: HeaderValue
     append_action: HeaderValueOption.HeaderAppendAction
     keep_empty_value: bool
-    def __init__(self, header: _Optional[_Union[HeaderValue, _Mapping]] = ..., append_action: _Optional[_Union[HeaderValueOption.HeaderAppendAction, str]] = ..., keep_empty_value: _Optional[bool] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[HeaderValue, _Mapping[str, _Any]]] = ..., append_action: _Optional[_Union[HeaderValueOption.HeaderAppendAction, str]] = ..., keep_empty_value: _Optional[bool] = ...) -> None: ...
 
 class Metadata(_message.Message):
     __slots__ = ("filter_metadata", "typed_filter_metadata")
@@ -297,14 +297,14 @@ class Metadata(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _struct_pb2.Struct
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, _Any]]] = ...) -> None: ...
     class TypedFilterMetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _any_pb2.Any
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_any_pb2.Any, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_any_pb2.Any, _Mapping[str, _Any]]] = ...) -> None: ...
     FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
     TYPED_FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
     filter_metadata: _containers.MessageMap[str, _struct_pb2.Struct]
@@ -347,7 +347,7 @@ class TokenUsage(_message.Message):
     output_token_details: OutputTokenDetails
     provider_total_tokens: _wrappers_pb2.UInt64Value
     extraction_status: TokenUsage.ExtractionStatus
-    def __init__(self, api_protocol: _Optional[int] = ..., model: _Optional[str] = ..., input_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ..., output_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ..., total_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ..., input_token_details: _Optional[_Union[InputTokenDetails, _Mapping]] = ..., output_token_details: _Optional[_Union[OutputTokenDetails, _Mapping]] = ..., provider_total_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ..., extraction_status: _Optional[_Union[TokenUsage.ExtractionStatus, str]] = ...) -> None: ...
+    def __init__(self, api_protocol: _Optional[int] = ..., model: _Optional[str] = ..., input_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ..., output_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ..., total_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ..., input_token_details: _Optional[_Union[InputTokenDetails, _Mapping[str, _Any]]] = ..., output_token_details: _Optional[_Union[OutputTokenDetails, _Mapping[str, _Any]]] = ..., provider_total_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ..., extraction_status: _Optional[_Union[TokenUsage.ExtractionStatus, str]] = ...) -> None: ...
 
 class InputTokenDetails(_message.Message):
     __slots__ = ("cached_tokens", "cache_creation_tokens", "tool_use_tokens")
@@ -357,10 +357,10 @@ class InputTokenDetails(_message.Message):
     cached_tokens: _wrappers_pb2.UInt64Value
     cache_creation_tokens: _wrappers_pb2.UInt64Value
     tool_use_tokens: _wrappers_pb2.UInt64Value
-    def __init__(self, cached_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ..., cache_creation_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ..., tool_use_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ...) -> None: ...
+    def __init__(self, cached_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ..., cache_creation_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ..., tool_use_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class OutputTokenDetails(_message.Message):
     __slots__ = ("reasoning_tokens",)
     REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     reasoning_tokens: _wrappers_pb2.UInt64Value
-    def __init__(self, reasoning_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ...) -> None: ...
+    def __init__(self, reasoning_tokens: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping[str, _Any]]] = ...) -> None: ...
