@@ -225,7 +225,9 @@ def _build_pool(settings: PoolSettings, now: float) -> Pool:
     return pool
 
 
-async def serve(settings: GatewaySettings, started: Callable[[Gateway], None] = lambda _gateway: None) -> None:
+async def serve(
+    settings: GatewaySettings, started: Callable[[Gateway], None] = lambda _gateway: None
+) -> None:
     """Run a gateway until SIGTERM or SIGINT. Raises OSError when an address can't be had."""
     logs.configure(settings.log)
     gateway = Gateway(settings)

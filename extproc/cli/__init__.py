@@ -10,7 +10,10 @@ from extproc import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("extproc.cli.serve", "Run the gateway."),
     "demo": ("extproc.cli.demo", "Envoy, Redis, a gateway and four replicas on this machine: see it steer."),
-    "check-config": ("extproc.cli.check_config", "Say what is wrong with a configuration, where, and how to mend it."),
+    "check-config": (
+        "extproc.cli.check_config",
+        "Say what is wrong with a configuration, where, and how to mend it.",
+    ),
     "envoy-config": ("extproc.cli.envoy_config", "Print the Envoy bootstrap for a configuration."),
     "engine": ("extproc.cli.engine", "Run emulated engine replicas, to try things without a GPU."),
 }
@@ -32,7 +35,9 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="kvsteer")
 def main() -> None:
     """Steer LLM requests behind Envoy to the replica with headroom and a warm cache.

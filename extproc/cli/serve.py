@@ -10,7 +10,9 @@ from extproc.errors import ConfigError
 
 
 @click.command()
-@click.option("-c", "--config", "path", required=True, help="The configuration, a YAML file (docs/configuration.md).")
+@click.option(
+    "-c", "--config", "path", required=True, help="The configuration, a YAML file (docs/configuration.md)."
+)
 def command(path: str) -> None:
     """Run the gateway until SIGTERM or SIGINT, then let open streams end.
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.policies import Ask, Choice
@@ -27,6 +28,7 @@ class Decision:
         reason: why, a word of a closed set for each policy.
         trouble: what was out of order ("all_stale", "policy_failed"), or "".
         tokens, output, cached: estimates, in tokens; `cached` on the chosen replica.
+        work: of what is not cached there, in tokens at a prompt's start (core/cost.py).
     """
 
     __slots__ = (
@@ -46,6 +48,7 @@ class Decision:
         "rho",
         "tokens",
         "trouble",
+        "work",
     )
 
     def __init__(self, key: int, pool: Pool, prompt: Prompt | None, at: float) -> None:
@@ -57,7 +60,7 @@ class Decision:
         self.order: list[Replica] = []
         self.reason = "no_candidate"
         self.trouble = ""
-        self.tokens = self.output = self.cached = self.rho = 0.0
+        self.tokens = self.output = self.cached = self.work = self.rho = 0.0
         self.candidates: Sequence[Replica] = ()
         self.columns: Sequence[float] = ()
         self.excluded: Sequence[tuple[Replica, str]] = ()
@@ -83,6 +86,14 @@ def decide(
 
     Does no I/O; changes the pool's index and books and the ledger, unless there was no candidate.
     """
+    decision = weigh(pool, prompt, rng, key=key, now=now, picks=picks)
+    if decision.replica is not None:
+        bind(decision, decision.replica, ledger)
+    return decision
+
+
+def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, picks: int = 3) -> Decision:
+    """Choose a replica for a request, and charge nothing yet."""
     decision = Decision(key, pool, prompt, now)
     candidates = _candidates(pool, decision, now)
     if not candidates:
@@ -93,14 +104,25 @@ def decide(
     decision.output = _expected_output(pool, prompt)
     decision.columns = _cached_tokens(pool, prompt, candidates, ratio, decision.tokens)
     decision.rho = pool.busy.rho(len(pool.replicas), now)
-    ask = Ask(candidates, decision.columns, decision.tokens, decision.output, decision.rho, now)
+    half = 0.5 / pool.traits.prefill_doubling
+    ask = Ask(candidates, decision.columns, decision.tokens, decision.output, decision.rho, now, prompt, half)
     decision.choice = choice = _choose(pool, ask, picks, rng, decision)
     decision.reason = choice.reason
     decision.order = [candidates[i] for i in choice.order]
-    decision.replica = replica = decision.order[0]
+    decision.replica = decision.order[0]
     decision.cached = decision.columns[choice.order[0]]
-    _charge(pool, replica, decision, ledger)
+    decision.work = prefill_work(decision.cached, decision.tokens, pool.traits.prefill_doubling)
     return decision
+
+
+def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
+    """Charge a decision: it counts at once, in the books, in the pool's rho, and in the index as on its way."""
+    pool, now = decision.pool, decision.at
+    ledger.charge(decision.key, replica, decision.work, int(decision.tokens + decision.output), now)
+    pool.busy.add(decision.work / replica.prefill_speed, now)
+    if decision.prompt is not None:
+        for chain in decision.prompt.chains:
+            pool.index.place(replica.slot, chain, now)
 
 
 def _candidates(pool: Pool, decision: Decision, now: float) -> list[Replica]:
@@ -152,7 +174,7 @@ def _choose(pool: Pool, ask: Ask, picks: int, rng: Rng, decision: Decision) -> C
         choice = pool.policy.choose(ask, picks, rng)
         if _is_sound(choice, len(ask.replicas)):
             return choice
-    except Exception:  # noqa: BLE001, S110 - a policy is a plug-in; its fault is counted, whatever it is
+    except Exception:  # noqa: S110 - a policy is a plug-in; its fault is counted, whatever it is
         pass
     decision.trouble = "policy_failed"
     return _SAFE_POLICY.choose(ask, picks, rng)
@@ -163,14 +185,3 @@ def _is_sound(choice: Choice, count: int) -> bool:
     if not order or not all(0 <= i < count for i in order) or len(set(order)) != len(order):
         return False
     return not scores or not math.isnan(scores[order[0]])
-
-
-def _charge(pool: Pool, replica: Replica, decision: Decision, ledger: Ledger) -> None:
-    """The pick counts at once: in the books, in the pool's rho, and in the index as a prompt on its way."""
-    now, prompt = decision.at, decision.prompt
-    uncached = decision.tokens - decision.cached
-    ledger.charge(decision.key, replica, uncached, int(decision.tokens + decision.output), now)
-    pool.busy.add(uncached / replica.prefill_speed, now)
-    if prompt is not None:
-        for chain in prompt.chains:
-            pool.index.place(replica.slot, chain, now)

@@ -68,7 +68,18 @@ class Exchange:
         request_id: the id the replica and the records know it by.
     """
 
-    __slots__ = ("_encoding", "_key", "_owned", "_path", "_steering", "decision", "outcome", "request_id", "state", "why")
+    __slots__ = (
+        "_encoding",
+        "_key",
+        "_owned",
+        "_path",
+        "_steering",
+        "decision",
+        "outcome",
+        "request_id",
+        "state",
+        "why",
+    )
 
     def __init__(self, steering: Steering) -> None:
         self._steering = steering
@@ -133,9 +144,9 @@ class Exchange:
 
     def _on_body(self, body: bytes, now: float) -> Reply:
         rules = self._steering.rules
+        if len(body) > rules.body:
+            return self._refuse(TOO_LARGE, "body")
         try:
-            if len(body) > rules.body:
-                raise TooLarge("body")
             if self._encoding:
                 body = encoding.decode(body, self._encoding, rules.expanded_body)
             prompt = dialects.read(self._path, body, rules.limits)
@@ -193,7 +204,8 @@ def _opaque(body: bytes) -> Prompt:
 _INVALID = "invalid_request_error"
 _REFUSALS = {
     TOO_LARGE: replies.refuse(
-        413, "The request body is too large; send less or ask the operator for a higher limit.", _INVALID, "payload_too_large"
+        413,
+        "The request body is too large; send less or ask for a higher limit.", _INVALID, "payload_too_large"
     ),
     BAD_REQUEST: replies.refuse(
         400, "The request body can't be read as this path's API; check its JSON and fields.", _INVALID, "invalid_body"

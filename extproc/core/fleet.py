@@ -3,6 +3,7 @@
 This module knows samples, books and time as arguments; who fetched a sample, and when, is not its business.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,9 +22,13 @@ KV_CEILING: Final = "kv_ceiling"
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Traits:
-    """What holds for every replica of a pool until an engine says otherwise. Tokens, seconds, tokens/s."""
+    """What holds for every replica of a pool until an engine says otherwise. Tokens, seconds, tokens/s.
+
+    `prefill_speed` is that of a prompt's first tokens; at position `prefill_doubling` one takes twice as long.
+    """
 
     prefill_speed: float = 8000.0
+    prefill_doubling: float = math.inf
     decode_speed: float = 2000.0
     max_running: int = 256
     kv_tokens: int = 500_000

@@ -68,7 +68,9 @@ class Admin:
         try:
             await site.start()
         except OSError as error:
-            raise OSError(f"can't listen on {self._address} ({error.strerror}); is another process using it?") from None
+            raise OSError(
+                f"can't listen on {self._address} ({error.strerror}); is another process using it?"
+            ) from None
         addresses = self._runner.addresses
         self.port = addresses[0][1] if addresses else port
 
@@ -78,7 +80,9 @@ class Admin:
             await self._runner.cleanup()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST}
+        )
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return _json({"status": "ok", "shared": self._shared()})

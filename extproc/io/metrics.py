@@ -22,7 +22,10 @@ class Metrics:
     def __init__(self, steering: Steering, registry: CollectorRegistry) -> None:
         self.registry = registry
         self._exchanges = Counter(
-            "kvsteer_exchanges", "Exchanges by how they were dealt with.", ["outcome", "why"], registry=registry
+            "kvsteer_exchanges",
+            "Exchanges by how they were dealt with.",
+            ["outcome", "why"],
+            registry=registry,
         )
         self._picks = Counter(
             "kvsteer_picks", "Decisions for a replica.", ["pool", "replica", "reason"], registry=registry
@@ -60,13 +63,18 @@ class Metrics:
             "kvsteer_scrape_failures", "Scrapes of replicas that failed.", ["reason"], registry=registry
         )
         self.task_failures = Counter(
-            "kvsteer_task_failures", "Background tasks that failed and were restarted.", ["task"], registry=registry
+            "kvsteer_task_failures",
+            "Background tasks that failed and were restarted.",
+            ["task"],
+            registry=registry,
         )
         self.redis_errors = Counter(
             "kvsteer_redis_errors", "Redis calls that failed or ran out of time.", registry=registry
         )
         self.redis_up = Gauge(
-            "kvsteer_redis_up", "1 while Redis answers, 0 while it does not, absent without one.", registry=registry
+            "kvsteer_redis_up",
+            "1 while Redis answers, 0 while it does not, absent without one.",
+            registry=registry,
         )
         # Finding a labelled child costs more than counting; the hot ones are kept. Labels are a closed set.
         self._children: dict[tuple[str, ...], Counter] = {}

@@ -29,7 +29,9 @@ _TTL_BEATS = 10
 class Registry:
     """Writes what this gateway believes, once a heartbeat. Redis being gone is told once, not every beat."""
 
-    def __init__(self, settings: RedisSettings, gateway_id: str, pools: list[Pool], streams: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: RedisSettings, gateway_id: str, pools: list[Pool], streams: Callable[[], int]
+    ) -> None:
         self._settings = settings
         self._id = gateway_id
         self._pools = pools

@@ -37,7 +37,9 @@ def steering(replicas: int = 3, rules: Rules | None = None, **pools: tuple[str, 
     return Steering(made, rules or Rules(), random.Random(1))
 
 
-def steered(mind: Steering, body: object, *, now: float = 1.0, **headers: str) -> tuple[Exchange, pb.ProcessingResponse]:
+def steered(
+    mind: Steering, body: object, *, now: float = 1.0, **headers: str
+) -> tuple[Exchange, pb.ProcessingResponse]:
     exchange = Exchange(mind)
     exchange.receive(request_headers(**headers), now)
     return exchange, answer(exchange.receive(request_body(body), now).data)
@@ -60,7 +62,10 @@ def test_header_and_metadata_name_the_same_three_picks() -> None:
     picks = set_headers(reply)[DESTINATION].split(",")
     assert sorted(picks) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
     assert metadata_destination(reply) == set_headers(reply)[DESTINATION]
-    assert all(o.append_action == pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD for o in mutation(reply).set_headers)
+    assert all(
+        o.append_action == pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+        for o in mutation(reply).set_headers
+    )
 
 
 def test_no_body_is_decided_at_the_headers() -> None:
@@ -108,7 +113,10 @@ def test_an_envoy_that_does_not_tell_its_mode_is_taken_for_buffered() -> None:
 def test_every_client_copy_of_an_owned_header_is_removed() -> None:
     exchange = Exchange(steering())
     data = request_headers(
-        x_gateway_destination_endpoint="127.0.0.1:9901", x_kvsteer_trick="1", x_gateway_other="2", x_mirror_cluster="m"
+        x_gateway_destination_endpoint="127.0.0.1:9901",
+        x_kvsteer_trick="1",
+        x_gateway_other="2",
+        x_mirror_cluster="m",
     )
     removed = set(mutation(answer(exchange.receive(data, 1.0).data)).remove_headers)
     assert {DESTINATION, "x-kvsteer-trick", "x-gateway-other", "x-mirror-cluster"} <= removed
@@ -141,7 +149,10 @@ def test_the_same_conversation_goes_where_it_is_warm() -> None:
     for turn in range(5):
         later = {
             "model": "m",
-            "messages": [{"role": "user", "content": "x" * 9000}, {"role": "assistant", "content": f"{turn}"}],
+            "messages": [
+                {"role": "user", "content": "x" * 9000},
+                {"role": "assistant", "content": f"{turn}"},
+            ],
         }
         exchange, _ = steered(mind, later, now=100.0 + turn)
         assert exchange.decision is not None
@@ -195,7 +206,9 @@ def test_an_undeclared_model_is_404_or_goes_to_the_first_pool() -> None:
     exchange, reply = steered(steering(a=("one",), b=("two",)), chat(model="three"))
     assert (exchange.outcome, reply.immediate_response.status.code) == ("unknown_model", 404)
     assert json.loads(reply.immediate_response.body)["error"]["code"] == "model_not_found"
-    exchange, reply = steered(steering(rules=Rules(unknown_model_passes=True), a=("one",), b=("two",)), chat(model="three"))
+    exchange, reply = steered(
+        steering(rules=Rules(unknown_model_passes=True), a=("one",), b=("two",)), chat(model="three")
+    )
     assert set_headers(reply)["x-gateway-pool"] == "a"
 
 
@@ -248,7 +261,12 @@ def test_what_envoy_may_send_besides_is_answered_go_on(kind: str) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from([request_headers(), request_body(chat())])), max_size=6))
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=200), st.sampled_from([request_headers(), request_body(chat())])),
+        max_size=6,
+    )
+)
 def test_no_bytes_raise_and_the_ledger_is_empty_after_the_end(messages: list[bytes]) -> None:
     mind = steering()
     exchange = Exchange(mind)

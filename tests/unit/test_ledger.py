@@ -83,7 +83,9 @@ def test_the_end_of_an_old_incarnations_exchange_does_not_touch_the_new_one() ->
     assert new.books.tokens == 100
 
 
-_STEP = st.tuples(st.sampled_from(["charge", "done", "release", "time"]), st.integers(0, 8), st.integers(0, 5000))
+_STEP = st.tuples(
+    st.sampled_from(["charge", "done", "release", "time"]), st.integers(0, 8), st.integers(0, 5000)
+)
 
 
 @settings(max_examples=200, deadline=None)

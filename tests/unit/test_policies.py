@@ -17,7 +17,9 @@ def fleet(count: int) -> list[Replica]:
     return [Replica(f"10.0.0.{i + 1}:8000", i, traits, 0.0) for i in range(count)]
 
 
-def ask(replicas: list[Replica], cached: list[float] | None = None, tokens: float = 1000, rho: float = 0.0) -> Ask:
+def ask(
+    replicas: list[Replica], cached: list[float] | None = None, tokens: float = 1000, rho: float = 0.0
+) -> Ask:
     return Ask(replicas, cached or [0.0] * len(replicas), tokens, 100.0, rho, 0.0)
 
 
@@ -47,7 +49,9 @@ def test_a_busy_pool_charges_uncached_work_more() -> None:
     assert choice.order == [0]
 
 
-@pytest.mark.parametrize(("rho", "weight"), [(0.0, 0.0), (0.5, 3.0), (0.8, 12.0), (0.9, 20.0), (1.0, 20.0), (7.0, 20.0)])
+@pytest.mark.parametrize(
+    ("rho", "weight"), [(0.0, 0.0), (0.5, 3.0), (0.8, 12.0), (0.9, 20.0), (1.0, 20.0), (7.0, 20.0)]
+)
 def test_the_charge_grows_with_load_and_is_capped(rho: float, weight: float) -> None:
     assert ChargedCost().weight(rho) == pytest.approx(weight)
 
@@ -90,7 +94,9 @@ def test_power_of_two_never_takes_the_worst_of_three() -> None:
     replicas, rng = fleet(3), random.Random(1)
     for key in range(5):
         send(replicas[2], 10, key)
-    picked = Counter(make_policy("power_of_two", {}).choose(ask(replicas), 1, rng).order[0] for _ in range(300))
+    picked = Counter(
+        make_policy("power_of_two", {}).choose(ask(replicas), 1, rng).order[0] for _ in range(300)
+    )
     assert picked[2] == 0
     assert picked[0] > 50
     assert picked[1] > 50

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from extproc.core.fleet import Replica
+from extproc.core.prompt import Prompt
 
 
 class Rng(Protocol):
@@ -25,9 +26,11 @@ class Ask:
         output: output tokens expected of it.
         rho: how busy the pool is with prompts, 0..1.
         now: seconds, monotonic.
+        prompt: the request; None when it has none that can be read.
+        per_doubling: 1 / (2 * the position in tokens where computing a prompt token costs twice as much).
     """
 
-    __slots__ = ("cached", "now", "output", "replicas", "rho", "tokens")
+    __slots__ = ("cached", "now", "output", "per_doubling", "prompt", "replicas", "rho", "tokens")
 
     def __init__(
         self,
@@ -37,6 +40,8 @@ class Ask:
         output: float,
         rho: float,
         now: float,
+        prompt: Prompt | None = None,
+        per_doubling: float = 0.0,
     ) -> None:
         self.replicas = replicas
         self.cached = cached
@@ -44,6 +49,8 @@ class Ask:
         self.output = output
         self.rho = rho
         self.now = now
+        self.prompt = prompt
+        self.per_doubling = per_doubling
 
 
 class Choice(NamedTuple):

@@ -9,6 +9,7 @@ pool (rho), the more are behind. In an idle pool w is 0 and the rule is greedy; 
 prefixes where they are. gain 3 and cap 20 came out best on public traces (docs/policies.md).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extproc.core.fleet import Replica
@@ -36,20 +37,27 @@ class ChargedCost:
     def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
         """The candidates with the least charged cost."""
         charge = 1.0 + self.weight(ask.rho)
-        now, tokens, output = ask.now, ask.tokens, ask.output
-        backlogs = [
-            replica.books.backlog(now, replica.prefill_speed) if replica.books.pending else 0.0
-            for replica in ask.replicas
-        ]
-        decode, pressed = self.decode, self._pressed
+        now, tokens, half = ask.now, ask.tokens, ask.per_doubling
+        backlogs = backlogs_of(ask.replicas, now)
+        pressures = self.pressures(ask.replicas, ask.output)
         scores = [
             waits
-            + charge * (tokens - cached) / replica.prefill_speed
-            + decode * replica.occupancy
-            + (pressed(replica, output) if replica.occupancy >= 1 or replica.kv_load > _KV_FREE else 0.0)
-            for waits, cached, replica in zip(backlogs, ask.cached, ask.replicas, strict=True)
+            + pressed
+            + charge * (tokens - cached) * (1.0 + (tokens + cached) * half) / replica.prefill_speed
+            for waits, pressed, cached, replica in zip(
+                backlogs, pressures, ask.cached, ask.replicas, strict=True
+            )
         ]
         return Choice(lowest(scores, picks, rng, self.near), scores, "least_cost", {"backlog": backlogs})
+
+    def pressures(self, replicas: Sequence[Replica], output: float) -> list[float]:
+        """Seconds charged for the sequences and the KV that are on each replica already."""
+        decode, pressed = self.decode, self._pressed
+        return [
+            decode * replica.occupancy
+            + (pressed(replica, output) if replica.occupancy >= 1 or replica.kv_load > _KV_FREE else 0.0)
+            for replica in replicas
+        ]
 
     def weight(self, rho: float) -> float:
         """w for a pool that spends the share `rho` of its time on prompts."""
@@ -64,3 +72,11 @@ class ChargedCost:
         if replica.kv_load > _KV_FREE:
             cost += self.kv * (replica.kv_load - _KV_FREE) / (1 - _KV_FREE)
         return cost
+
+
+def backlogs_of(replicas: Sequence[Replica], now: float) -> list[float]:
+    """Seconds of prompt work still ahead on each replica, by own books."""
+    return [
+        replica.books.backlog(now, replica.prefill_speed) if replica.books.pending else 0.0
+        for replica in replicas
+    ]

@@ -16,7 +16,7 @@ _LIVENESS = "liveness"
 _STATUS = pb.HealthCheckResponse.ServingStatus
 
 
-def _answer(status: int) -> bytes:
+def _answer(status: pb.HealthCheckResponse.ServingStatus) -> bytes:
     data: bytes = pb.HealthCheckResponse(status=status).SerializeToString()
     return data
 

@@ -1,0 +1,126 @@
+"""Child processes that never outlive us, and ports that are free."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from extproc.errors import KvsteerError
+
+#: prctl(2): the signal a child gets when its parent dies, also by kill -9.
+_PR_SET_PDEATHSIG = 1
+#: Seconds a child has to end after SIGTERM before it is killed.
+_PATIENCE = 5.0
+
+
+class StackError(KvsteerError):
+    """A process of the stack could not be started or died. Its message ends with what the process last said."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Child:
+    """One process, its output in a file, ended with us however we end."""
+
+    def __init__(self, name: str, argv: Sequence[str], folder: Path) -> None:
+        self.name = name
+        self.argv = list(argv)
+        self.log = folder / f"{name}.log"
+        self._process = self._spawn()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def said(self, lines: int = 15) -> str:
+        """The last lines of its output."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def restart(self) -> None:
+        """Start it again after it ended; its output is appended."""
+        self._process = self._spawn()
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL if it does not end in time."""
+        if self.running:
+            self._process.terminate()
+            try:
+                self._process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Wait until `ready()`; raise StackError if it takes longer than `seconds` or the process ends."""
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if not self.running:
+                raise StackError(f"{self.name} ended at its start. It last said:\n{self.said()}")
+            if time.monotonic() > deadline:
+                raise StackError(
+                    f"{self.name} was not ready after {seconds:.0f} s. It last said:\n{self.said()}"
+                )
+            time.sleep(0.02)
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        with self.log.open("ab") as output:
+            return subprocess.Popen(  # noqa: S603 - our own command lines
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is ours to pass on, in order
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def answers(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether somebody accepts connections there."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=0.2):
+        return True
+    return False
+
+
+def program(name: str) -> str | None:
+    """Path of an executable beside this Python's own, or on PATH."""
+    beside = Path(sys.executable).parent / name
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return str(beside)
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        path = Path(folder) / name
+        if path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+    return None
