@@ -1,7 +1,10 @@
 """`host:port` in one canonical form. Envoy's override_host only matches canonical IP literals."""
 
 import ipaddress
+import re
 from typing import NamedTuple
+
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 
 class HostPort(NamedTuple):
@@ -36,7 +39,16 @@ def parse_address(text: str) -> HostPort:
         raise ValueError(f"{text!r} is a URL; write only host:port")
     if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
         raise ValueError(f"{text!r} is ambiguous; write IPv6 as [::1]:port")
-    return HostPort(_canonical_host(host.strip("[]"), text), int(port_text))
+    if host.startswith("["):
+        return HostPort(_canonical_ipv6(host[1:-1], text), int(port_text))
+    return HostPort(_canonical_host(host, text), int(port_text))
+
+
+def _canonical_ipv6(host: str, text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(host if "%" not in host else ""))  # Envoy matches no zones
+    except ValueError:
+        raise ValueError(f"{text!r} has no IPv6 address in its brackets; write IPv6 as [::1]:port") from None
 
 
 def _canonical_host(host: str, text: str) -> str:
@@ -53,4 +65,4 @@ def _canonical_host(host: str, text: str) -> str:
 
 
 def _is_label(label: str) -> bool:
-    return 0 < len(label) <= 63 and label.replace("-", "a").replace("_", "a").isalnum() and label.isascii()
+    return _LABEL.fullmatch(label) is not None

@@ -1,0 +1,129 @@
+"""docs/configuration.md, made from the settings themselves: `python -m extproc.cli.config_docs`."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from extproc.quantities import AddressKind, DurationKind, SizeKind, show_duration, show_size
+from extproc.settings import GatewaySettings
+
+_HEAD = """\
+# Configuration
+
+`kvsteer serve -c kvsteer.yaml` reads one YAML file; `kvsteer check-config kvsteer.yaml` says what is wrong with
+it, where, and how to mend it. Only `pools` is required:
+
+```yaml
+pools:
+  - replicas: ["10.0.0.1:8000", "10.0.0.2:8000"]
+```
+
+A key that is not below is refused, and so is a key given twice. Durations are seconds, or text with a unit:
+`500ms`, `2s`, `10m`, `1h`. Sizes are bytes, or text with a unit: `4KiB`, `32MiB`, `1GiB`. Addresses are
+`host:port`, IPv6 in brackets: `[::1]:8000`. Quote text that YAML would take for something else: `"on"`, `"no"`.
+
+This page is made from the settings by `python -m extproc.cli.config_docs > docs/configuration.md`.
+"""
+
+
+def document() -> str:
+    """The whole page, as it stands in docs/configuration.md."""
+    return "\n".join([_HEAD, *_group(GatewaySettings, "")])
+
+
+def _group(model: type[BaseModel], path: str) -> Iterator[str]:
+    yield f"## {path.rstrip('.') or 'Top level'}\n"
+    yield f"{(model.__doc__ or '').strip()}\n"
+    yield "| setting | default | values | meaning |"
+    yield "|---|---|---|---|"
+    inner = []
+    for name, field in model.model_fields.items():
+        group = next(_models_in(field.annotation), None)
+        if group:
+            inner.append((group, f"{path}{name}{'[]' if _is_list(field) else ''}."))
+        yield _row(path + name, field, group)
+    yield ""
+    for group, below in inner:
+        yield from _group(group, below)
+
+
+def _row(name: str, field: FieldInfo, group: type[BaseModel] | None) -> str:
+    meaning = field.description or f"see [{name}](#{_anchor(name)})"
+    cells = (f"`{name}`", _default(field, group), _values(field, group), meaning)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _anchor(name: str) -> str:
+    return "".join(letter for letter in name if letter.isalnum() or letter == "_")
+
+
+def _default(field: FieldInfo, group: type[BaseModel] | None) -> str:
+    if field.is_required():
+        return "required"
+    if group:
+        return "as below"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined or value in ("", [], {}):
+        return "empty"
+    return f"`{_show(value, field)}`"
+
+
+def _show(value: Any, field: FieldInfo) -> str:
+    if DurationKind in field.metadata:
+        return show_duration(value)
+    if SizeKind in field.metadata:
+        return show_size(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _values(field: FieldInfo, group: type[BaseModel] | None) -> str:
+    if group:
+        return "list of groups" if _is_list(field) else "group"
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
+    if isinstance(field.json_schema_extra, dict):
+        return str(field.json_schema_extra["form"])
+    return _kind(field) + _range(field)
+
+
+def _kind(field: FieldInfo) -> str:
+    marks = {DurationKind: "duration", SizeKind: "size", AddressKind: "address"}
+    for mark, word in marks.items():
+        if mark in field.metadata:
+            return word
+    kinds: dict[object, str] = {bool: "`true`, `false`", str: "text", int: "whole number", float: "number"}
+    if _is_list(field):
+        return "list of addresses" if "AddressKind" in str(field.annotation) else "list of texts"
+    return kinds.get(field.annotation, "numbers by name")
+
+
+def _range(field: FieldInfo) -> str:
+    """The bounds, in the setting's own unit: `, 1s to 10m` or `, above 0, at most 1`."""
+    least = next((f"{_show(m.ge, field)}" for m in field.metadata if isinstance(m, Ge)), "")
+    above = next((f"above {_show(m.gt, field)}" for m in field.metadata if isinstance(m, Gt)), "")
+    most = next((f"{_show(m.le, field)}" for m in field.metadata if isinstance(m, Le)), "")
+    if least and most:
+        return f", {least} to {most}"
+    return "".join(f", {part}" for part in (above, most and f"at most {most}") if part)
+
+
+def _is_list(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is list
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+if __name__ == "__main__":
+    click.echo(document(), nl=False)

@@ -1,0 +1,48 @@
+"""kvsteer envoy-config: Envoy's side of a configuration."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from extproc.config import GatewaySettings, load
+from extproc.envoyconfig import eds_document, eds_path, render, write_eds
+from extproc.errors import ConfigError
+
+
+@click.command()
+@click.option("-c", "--config", "path", required=True, help="The configuration, a YAML file.")
+@click.option("-o", "--output", default="", help="Write here instead of printing; with --eds a folder.")
+@click.option("--eds", is_flag=True, help="The EDS files of the pools instead of the bootstrap.")
+def command(path: str, output: str, eds: bool) -> None:
+    """Print a complete Envoy bootstrap for a configuration.
+
+    Try it with `envoy --mode validate -c FILE`. Exit status: 0, 2 for a faulty configuration, 1 when the
+    output can't be written.
+    """
+    try:
+        settings = load(path)
+        _eds(settings, output) if eds else _bootstrap(settings, output)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    except OSError as error:
+        click.echo(f"{output}: can't be written: {error.strerror}; give another --output", err=True)
+        sys.exit(1)
+
+
+def _bootstrap(settings: GatewaySettings, output: str) -> None:
+    text = render(settings)
+    if output:
+        Path(output).write_text(text, encoding="utf-8")
+    else:
+        click.echo(text, nl=False)
+
+
+def _eds(settings: GatewaySettings, output: str) -> None:
+    for pool in settings.pools:
+        text = eds_document(pool)
+        if output:
+            write_eds(output, pool.name, text)
+        else:
+            click.echo(f"# {eds_path(settings.envoy.eds_dir, pool.name)}\n---\n{text}", nl=False)
