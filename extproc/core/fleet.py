@@ -45,6 +45,7 @@ class Replica:
     __slots__ = (
         "_failures",
         "_headroom",
+        "_strangers",
         "address",
         "barred",
         "books",
@@ -83,6 +84,9 @@ class Replica:
         self.fresh_until = now + traits.stale_after
         self._headroom = Headroom(traits.weights)
         self._failures = 0
+        #: Requests of other senders at the last two samples. A sample is late, and shows what ended since; only
+        #: what both show counts.
+        self._strangers: tuple[float, float] | None = None
 
     @property
     def headroom(self) -> float | None:
@@ -97,6 +101,9 @@ class Replica:
         if sample.kv_capacity:
             self.kv_tokens = sample.kv_capacity
         self._headroom.update(sample, self.max_running)
+        seen = (sample.running or 0.0) + (sample.waiting or 0.0)
+        beyond = max(seen - self.books.requests, 0.0)
+        self._strangers = (self._strangers[1] if self._strangers else beyond, beyond)
         self.recount()
         self._failures = 0
         self.fresh_until = sample.at + self.traits.stale_after
@@ -105,7 +112,7 @@ class Replica:
 
     @property
     def requests(self) -> float:
-        """Requests on it: the larger of own books (exact at once) and telemetry (sees other senders)."""
+        """Requests on it: own books (exact at once), and what telemetry shows beyond them (other senders)."""
         return self.occupancy * self.max_running
 
     def recount(self) -> None:
@@ -113,13 +120,11 @@ class Replica:
 
         They change with one replica at a time and are read for all of them at every decision.
         """
-        requests: float = self.books.requests
         used = self.books.tokens / self.kv_tokens
-        sample = self.sample
-        if sample is not None:
-            requests = max(requests, (sample.running or 0.0) + (sample.waiting or 0.0))
-            used = max(used, sample.kv_used or 0.0)
-        self.occupancy = requests / self.max_running
+        if self.sample is not None:
+            used = max(used, self.sample.kv_used or 0.0)
+        strangers = min(self._strangers) if self._strangers else 0.0
+        self.occupancy = (self.books.requests + strangers) / self.max_running
         self.kv_load = used
 
     def failed(self, reason: str) -> None:

@@ -116,7 +116,7 @@ class Ledger:
         replica.recount()
         self._entries[key] = (replica, tokens)
 
-    def prompt_done(self, key: int) -> None:
+    def prompt_done(self, key: int, now: float | None = None) -> None:
         """The first token of an exchange was seen. Unknown keys are ignored."""
         entry = self._entries.get(key)
         if entry is not None:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from extproc.core.policies.base import Ask, Choice, Policy
+from extproc.core.policies.cache_aware import CacheAware
 from extproc.core.policies.charged_cost import ChargedCost
 from extproc.core.policies.least_request import LeastRequest
 from extproc.core.policies.least_tokens import LeastTokens
 from extproc.core.policies.power_of_two import PowerOfTwo
+from extproc.core.policies.prefix_hash import PrefixHash
 from extproc.core.policies.random_choice import RandomChoice
 from extproc.core.policies.round_robin import RoundRobin
 
@@ -21,6 +23,8 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "least_request": LeastRequest,
     "power_of_two": PowerOfTwo,
     "least_tokens": LeastTokens,
+    "cache_aware": CacheAware,
+    "prefix_hash": PrefixHash,
 }
 
 

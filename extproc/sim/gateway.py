@@ -1,0 +1,110 @@
+"""One gateway of a simulation: the core as the server runs it, fed with virtual time."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from extproc.core.decide import Decision, bind, decide
+from extproc.core.fleet import Replica, Traits
+from extproc.core.ledger import Ledger
+from extproc.core.pool import Pool
+from extproc.core.sample import Sample
+from extproc.sim.jobs import Job
+from extproc.sim.journal import Ended, FirstToken, News, Placed
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class GatewaySettings:
+    """What every gateway of a run is told. `signalled`: first tokens are seen, and tell that a prompt is done."""
+
+    policy: str = "charged_cost"
+    policy_settings: dict[str, float] = field(default_factory=dict)
+    traits: Traits = field(default_factory=Traits)
+    signalled: bool = True
+    picks: int = 3
+
+
+class Gateway:
+    """A gateway's own pool, books and index.
+
+    Attributes:
+        troubles: how often something was out of order, by the word of `Decision.trouble`.
+    """
+
+    def __init__(self, number: int, settings: GatewaySettings, seed: int, now: float) -> None:
+        self.number = number
+        self.settings = settings
+        self.rng = Random(f"{seed}/{number}")  # noqa: S311 - spreads ties, guards nothing
+        self.ledger = Ledger()
+        self.pool = Pool(
+            "pool",
+            policy=settings.policy,
+            policy_settings=settings.policy_settings,
+            traits=settings.traits,
+            now=now,
+        )
+        self.troubles: dict[str, int] = {}
+
+    def join(self, address: str, now: float) -> None:
+        """A replica is there."""
+        self._signal(self.pool.join(address, now))
+
+    def leave(self, address: str) -> None:
+        """A replica may not be chosen any more."""
+        self.pool.leave(address)
+
+    def observe(self, address: str, sample: Sample) -> None:
+        """A sample of a replica came."""
+        self._signal(self.pool.observe(address, sample))
+
+    def decide(self, job: Job, now: float) -> Decision:
+        """Choose a replica for a request and charge it."""
+        decision = decide(
+            self.pool,
+            job.row.prompt(),
+            self.ledger,
+            self.rng,
+            key=job.key,
+            now=now,
+            picks=self.settings.picks,
+        )
+        if decision.trouble:
+            self.troubles[decision.trouble] = self.troubles.get(decision.trouble, 0) + 1
+        return decision
+
+    def fall_back(self, decision: Decision, replica: Replica, now: float) -> None:
+        """The chosen replica could not be reached: move the charge to the next."""
+        decision.at, decision.replica = now, replica
+        bind(decision, replica, self.ledger)
+
+    def first_token(self, key: int, now: float) -> None:
+        """The first token of an own request came."""
+        if self.settings.signalled:
+            self.ledger.prompt_done(key, now)
+
+    def ended(self, key: int) -> None:
+        """An own request is over."""
+        self.ledger.release(key)
+
+    def hear(self, news: News, now: float) -> None:
+        """Take in what another gateway did."""
+        if isinstance(news, Placed):
+            self._hear_placed(news, now)
+        elif isinstance(news, FirstToken):
+            if self.settings.signalled:
+                self.ledger.prompt_done(news.key, now)
+        else:
+            assert isinstance(news, Ended)
+            self.ledger.release(news.key)
+
+    def _hear_placed(self, news: Placed, now: float) -> None:
+        replica = self.pool.get(news.address)
+        if replica is None:
+            return
+        self.ledger.charge(news.key, replica, news.work, news.tokens, now)
+        self.pool.busy.add(news.work / replica.prefill_speed, now)
+        for chain in news.chains:
+            self.pool.index.place(replica.slot, chain, now)
+
+    def _signal(self, replica: Replica | None) -> None:
+        if replica is not None:
+            replica.books.signalled = self.settings.signalled

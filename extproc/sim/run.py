@@ -1,0 +1,305 @@
+"""The simulation: a heap of events in virtual time between workload, gateways and replicas."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from extproc.core.decide import Decision
+from extproc.sim import plan
+from extproc.sim.engine import Engine, EngineSettings
+from extproc.sim.gateway import Gateway, GatewaySettings
+from extproc.sim.jobs import Job, Row, Status
+from extproc.sim.journal import Ended, FirstToken, News, Placed
+from extproc.sim.outcome import Outcome
+
+#: Wall-clock time of virtual second 0, for engines' start times (any will do; counters are compared with it).
+_EPOCH = 1.0e9
+
+
+class SimulationFault(Exception):
+    """The simulation contradicts itself: tokens were lost, or a replica or a ledger did not end empty."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class SimSettings:
+    """One run. Seconds. `journal` is the delay of news between gateways; None keeps each gateway to itself.
+
+    `telemetry` is the time between samples of a replica, 0 for none; `delay` is how late each arrives.
+    `drain` bounds how long the run goes on after the last arrival: what is left then is unfinished.
+    """
+
+    fleet: plan.Fleet
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    gateways: int = 1
+    journal: float | None = 0.02
+    telemetry: float = 1.0
+    delay: float = 0.1
+    seed: int = 0
+    drain: float = 7200.0
+    span: float = 60.0
+
+
+class Simulation:
+    """One run of one policy over one workload."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        self.settings = settings
+        self.outcome = Outcome(settings.span)
+        self.now = 0.0
+        self._rng = Random(f"{settings.seed}/arrivals")  # noqa: S311 - a simulation's own dice
+        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._order = 0
+        self._jobs: dict[int, Job] = {}
+        self._down: dict[str, float] = {}  # replica -> when it is back; infinity for never
+        self._retired: list[Engine] = []
+        self._engines: dict[str, Engine] = {}
+        self._started: dict[str, float] = {}
+        self._left: set[str] = set()
+        self._marks: dict[str, float] = {}
+        self._counted = (0, 0)
+        self._open = True  # arrivals still come
+        self._last = 0.0
+        self.gateways = [
+            Gateway(i, settings.gateway, settings.seed, 0.0) for i in range(max(settings.gateways, 1))
+        ]
+        for name, engine in settings.fleet.replicas.items():
+            self._add_engine(name, engine)
+
+    def run(self, rows: Iterable[Row], progress: Callable[[int], None] | None = None) -> Outcome:
+        """Play a workload, whose rows come in the order of arrival, to its end.
+
+        Args:
+            rows: requests that arrive by the clock; later turns of a session hang on their first.
+            progress: called with the number of requests that are over, now and then.
+
+        Raises:
+            SimulationFault: a check on conservation failed.
+        """
+        self._plan()
+        self._feed = iter(rows)
+        self._next_arrival()
+        heap, over = self._heap, self.outcome.number
+        told = 0
+        while heap:
+            at, _, act, what = heappop(heap)
+            if at > self._last + self.settings.drain and not self._open:
+                break
+            self.now = at
+            act(what)
+            if progress is not None and len(over) - told >= 256:
+                told = len(over)
+                progress(told)
+        self._finish()
+        return self.outcome
+
+    # -- the agenda ------------------------------------------------------------------------------------
+
+    def _at(self, time: float, act: Callable[[Any], None], what: Any = None) -> None:
+        self._order += 1
+        heappush(self._heap, (time, self._order, act, what))
+
+    def _plan(self) -> None:
+        for event in self.settings.fleet.events:
+            self._at(event.at, self._fleet_event, event)
+        if self.settings.telemetry > 0:
+            self._at(0.0, self._scrape)
+        self._at(self.settings.span, self._mark)
+
+    @property
+    def _alive(self) -> bool:
+        """Whether anything can still happen to a request."""
+        return self._open or bool(self._jobs)
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def _next_arrival(self) -> None:
+        row = next(self._feed, None)
+        if row is None:
+            self._open = False
+        else:
+            self._at(max(row.at, self.now), self._take_arrival, row)
+
+    def _take_arrival(self, row: Row) -> None:
+        self._next_arrival()
+        self._arrive(row)
+
+    def _arrive(self, row: Row) -> None:
+        self._last = self.now
+        count = len(self.gateways)
+        number = int(self._rng.random() * count) if count > 1 else 0
+        job = Job(self.outcome.arrivals, row, self.now, number)
+        self.outcome.arrivals += 1
+        self._jobs[job.key] = job
+        gateway = self.gateways[number]
+        self._send(job, gateway.decide(job, self.now))
+
+    def _send(self, job: Job, decision: Decision) -> None:
+        """A decision is out: connect to its replicas in order, and tell the other gateways."""
+        gateway = self.gateways[job.gateway]
+        if decision.replica is None:
+            self._over(job, Status.REJECTED)
+            return
+        for replica in decision.order:
+            if replica.address in self._down:
+                continue
+            if replica is not decision.replica:
+                gateway.fall_back(decision, replica, self.now)
+            engine = self._engines[replica.address]
+            if not engine.fits(job):
+                break
+            job.replica = replica.address
+            tokens = int(decision.tokens + decision.output)
+            chains = decision.prompt.chains if decision.prompt else []
+            self._tell(gateway, Placed(job.key, replica.address, chains, decision.work, tokens))
+            wake = engine.wake
+            engine.submit(job, self.now)
+            if engine.wake != wake:
+                self._at(engine.wake, self._advance, (engine, engine.wake))
+            return
+        self._over(job, Status.FAILED)
+
+    def _advance(self, what: tuple[Engine, float]) -> None:
+        engine, wake = what
+        if engine.wake != wake:  # the run was cut short, or the engine died
+            return
+        firsts, ended = engine.advance(self.now)
+        if engine.wake < math.inf:
+            self._at(engine.wake, self._advance, (engine, engine.wake))
+        for job in firsts:
+            job.first = self.now
+            gateway = self.gateways[job.gateway]
+            gateway.first_token(job.key, self.now)
+            self._tell(gateway, FirstToken(job.key))
+        for job in ended:
+            self._over(job, Status.FINISHED)
+
+    def _over(self, job: Job, status: Status) -> None:
+        """A request is over: its charge is released and the session's next turn starts after its pause."""
+        job.status = status
+        job.finished = self.now
+        gateway = self.gateways[job.gateway]
+        gateway.ended(job.key)
+        self._tell(gateway, Ended(job.key))
+        del self._jobs[job.key]
+        self.outcome.add(job)
+        if job.row.after is not None:
+            self._at(self.now + job.row.after.think, self._arrive, job.row.after)
+            self._last = self.now + job.row.after.think
+
+    def _tell(self, sender: Gateway, news: News) -> None:
+        if len(self.gateways) > 1 and self.settings.journal is not None:
+            self._at(self.now + self.settings.journal, self._hear, (sender, news))
+
+    def _hear(self, what: tuple[Gateway, News]) -> None:
+        sender, news = what
+        for gateway in self.gateways:
+            if gateway is not sender:
+                gateway.hear(news, self.now)
+
+    # -- replicas --------------------------------------------------------------------------------------
+
+    def _add_engine(self, name: str, settings: EngineSettings) -> None:
+        self._engines[name] = Engine(name, settings, self.now)
+        self._started[name] = _EPOCH + self.now
+        self._marks[name] = 0.0
+        self.outcome.busy.setdefault(name, [0.0] * len(self.outcome.hits))
+        self.outcome.load.setdefault(name, [0] * len(self.outcome.hits))
+        for gateway in self.gateways:
+            gateway.join(name, self.now)
+
+    def _fleet_event(self, event: plan.FleetEvent) -> None:
+        name = event.replica
+        if event.action == plan.JOIN:
+            self._add_engine(name, next(iter(self.settings.fleet.replicas.values())))
+        elif event.action == plan.LEAVE:
+            self._left.add(name)
+            for gateway in self.gateways:
+                gateway.leave(name)
+        elif event.action == plan.SLOW:
+            engine = self._engines[name]
+            engine.settings = replace(engine.settings, speed=event.value)
+        else:
+            back = self.now + event.value if event.action == plan.RESTART else math.inf
+            self._die(name, back)
+
+    def _die(self, name: str, back: float) -> None:
+        self._down[name] = back
+        for job in self._engines[name].drop_all():
+            self._over(job, Status.FAILED)
+        if back < math.inf:
+            self._at(back, self._come_back, name)
+
+    def _come_back(self, name: str) -> None:
+        del self._down[name]
+        self._started[name] = _EPOCH + self.now
+        engine = self._engines[name]
+        engine.prompts = engine.generated = 0
+
+    def _scrape(self, _: None) -> None:
+        for name, engine in self._engines.items():
+            if name in self._left:
+                continue
+            sample = None if name in self._down else engine.sample(self.now, self._started[name])
+            self._at(self.now + self.settings.delay, self._observe, (name, sample))
+        if self._alive:
+            self._at(self.now + self.settings.telemetry, self._scrape)
+
+    def _observe(self, what: tuple[str, Any]) -> None:
+        name, sample = what
+        for gateway in self.gateways:
+            if sample is None:
+                gateway.pool.failed(name, "connect")
+            else:
+                gateway.observe(name, sample)
+
+    # -- counting --------------------------------------------------------------------------------------
+
+    def _mark(self, _: None) -> None:
+        """Close a bucket of the time series."""
+        out = self.outcome
+        hits = sum(e.hits for e in self._engines.values())
+        computed = sum(e.computed for e in self._engines.values())
+        out.hits.append(hits - self._counted[0])
+        out.computed.append(computed - self._counted[1])
+        self._counted = (hits, computed)
+        for name, engine in self._engines.items():
+            out.busy[name].append(engine.busy - self._marks[name])
+            out.load[name].append(engine.running + len(engine.queue))
+            self._marks[name] = engine.busy
+        if self._alive:
+            self._at(self.now + self.settings.span, self._mark)
+
+    def _finish(self) -> None:
+        out = self.outcome
+        out.duration = self.now
+        left = list(self._jobs.values())
+        for job in left:
+            out.add(job)
+        for gateway in self.gateways:
+            for word, times in gateway.troubles.items():
+                out.troubles[word] = out.troubles.get(word, 0) + times
+        if not left:
+            self._check()
+
+    def _check(self) -> None:
+        """What went in came out: nothing is left anywhere, and every prompt token was computed or found."""
+        out = self.outcome
+        for engine in self._engines.values():
+            if not engine.is_empty:
+                raise SimulationFault(f"replica {engine.name} did not end empty")
+        for gateway in self.gateways:
+            if len(gateway.ledger):
+                raise SimulationFault(f"gateway {gateway.number} ended with {len(gateway.ledger)} charges")
+        done = sum(
+            tokens for tokens, status in zip(out.tokens, out.status, strict=True) if status == Status.FINISHED
+        )
+        seen = sum(engine.hits + engine.computed for engine in self._engines.values())
+        if seen != done:
+            raise SimulationFault(f"{done} prompt tokens were finished, but replicas counted {seen}")
+
+
+def _no_rows() -> Iterator[Row]:
+    return iter(())
