@@ -103,7 +103,6 @@ def gateways(settings: GatewaySettings) -> Tree:
     return {
         "name": GATEWAYS,
         "type": "STRICT_DNS" if named else "STATIC",
-        **({"dns_refresh_rate": "5s"} if named else {}),
         "connect_timeout": "0.25s",
         "circuit_breakers": _circuit_breakers(settings.envoy),
         "typed_extension_protocol_options": {

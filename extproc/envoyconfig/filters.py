@@ -1,7 +1,5 @@
 """Envoy's HTTP filters: the gateway as external processor, then the router."""
 
-import re
-
 from extproc.config import EnvoySettings
 from extproc.envoyconfig.names import GATEWAYS, LB_NAMESPACE, OWN_NAMESPACE, Tree, seconds, typed
 
@@ -88,8 +86,3 @@ def _token_usage() -> Tree:
 
 def _named(name: str, config: Tree) -> Tree:
     return {"name": f"envoy.filters.http.{name}", "typed_config": config}
-
-
-def may_set(header: str) -> bool:
-    """Whether Envoy lets the gateway set this header (lower case)."""
-    return any(re.fullmatch(pattern, header) for pattern in _MUTABLE)

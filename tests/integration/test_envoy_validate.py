@@ -1,0 +1,90 @@
+"""A real Envoy accepts every shape of the bootstrap."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extproc.config import parse
+from extproc.envoyconfig import eds_document, render, write_eds
+
+ENVOY = Path(sys.executable).with_name("envoy")
+POOL = {"replicas": ["10.0.0.1:8000", "10.0.0.2:8000"]}
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "one pool": {},
+    "three pools, one with a name YAML takes for a boolean": {
+        "pools": [
+            {"name": "chat", "models": ["llama"], "replicas": ["10.0.0.1:8000"]},
+            {"name": "n", "models": ["qwen"], "replicas": ["10.0.0.2:8000"]},
+            {"name": "123", "replicas": ["10.0.0.3:8000"]},
+        ]
+    },
+    "IPv6 everywhere": {
+        "pools": [{"replicas": ["[fd00::1]:8000", "[fd00::2]:8000"]}],
+        "grpc": {"address": "[::]:50051"},
+        "envoy": {"listen": "[::]:8080", "admin": "[::1]:9901"},
+    },
+    "no replica header": {"requests": {"replica_header": ""}},
+    "fallback round_robin": {"envoy": {"fallback": "round_robin"}},
+    "fallback random": {"envoy": {"fallback": "random"}},
+    "one gateway": {"envoy": {"gateways": ["10.0.0.9:50051"]}},
+    "many gateways": {"envoy": {"gateways": [f"10.0.1.{i}:50051" for i in range(1, 33)]}},
+    "gateways by name": {"envoy": {"gateways": ["gateway-1:50051", "gateway-2:50051"]}},
+    "no retries": {"envoy": {"retries": 0}},
+    "most of everything": {
+        "limits": {"body": "1GiB", "expanded_body": "2GiB"},
+        "envoy": {
+            "concurrent": 10_000_000,
+            "retries": 5,
+            "idle_timeout": "24h",
+            "message_timeout": "1m",
+            "connect_timeout": "1m",
+        },
+    },
+    "least of everything": {
+        "limits": {"body": "1KiB", "expanded_body": "1KiB"},
+        "envoy": {
+            "concurrent": 1024,
+            "idle_timeout": "1s",
+            "message_timeout": "50ms",
+            "connect_timeout": "50ms",
+        },
+    },
+    "a gateway id": {"gateway_id": "gw-1"},
+    "1000 replicas": {"pools": [{"replicas": [f"10.1.{i // 250}.{i % 250}:8000" for i in range(1000)]}]},
+}
+
+
+def accepted(folder: Path, text: str) -> None:
+    path = folder / "envoy.yaml"
+    path.write_text(text)
+    command = [str(ENVOY), "--mode", "validate", "--log-level", "warn", "-c", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "OK" in done.stdout
+    assert "deprecated" not in done.stderr.lower(), done.stderr
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("feedback", [False, True], ids=["plain", "with feedback"])
+def test_envoy_accepts(shape: str, tmp_path: Path, *, feedback: bool) -> None:
+    settings = parse(yaml.safe_dump({"pools": [POOL], **SHAPES[shape]}), shape)
+    accepted(tmp_path, render(settings, feedback=feedback))
+
+
+def test_envoy_accepts_eds_files(tmp_path: Path) -> None:
+    envoy = {"eds_dir": str(tmp_path / "eds")}
+    settings = parse(yaml.safe_dump({"pools": [POOL], "envoy": envoy}), "eds")
+    write_eds(settings.envoy.eds_dir, "default", eds_document(settings.pools[0]))
+    accepted(tmp_path, render(settings))
+
+
+def test_envoy_refuses_a_broken_bootstrap(tmp_path: Path) -> None:
+    """So that acceptance means something."""
+    text = render(parse(yaml.safe_dump({"pools": [POOL]}), "broken"))
+    with pytest.raises(AssertionError, match="has unknown fields"):
+        accepted(tmp_path, text.replace("failure_mode_allow", "failure_mode_allowed"))

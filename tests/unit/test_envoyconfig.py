@@ -1,0 +1,427 @@
+"""The shape of Envoy's bootstrap and EDS files; tests/integration lets a real Envoy judge them."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.config import EnvoySettings, GatewaySettings, parse
+from extproc.envoyconfig import bootstrap, eds_document, eds_text, render, write_eds
+from extproc.envoyconfig.names import seconds
+from extproc.envoyconfig.yamltext import to_yaml
+from extproc.errors import ConfigError
+
+ONE_POOL = 'pools: [{replicas: ["10.0.0.1:8000", "10.0.0.2:8000"]}]\n'
+THREE_POOLS = """
+pools:
+  - {name: chat, models: [llama], replicas: ["10.0.0.1:8000"]}
+  - {name: "n", models: [qwen], replicas: ["[fd00::2]:8000"]}
+  - {name: rest, replicas: ["10.0.0.3:8000"]}
+"""
+
+
+def settings(text: str = ONE_POOL, **groups: dict[str, Any]) -> GatewaySettings:
+    return parse(text + yaml.safe_dump(groups) if groups else text, "test.yaml")
+
+
+def clusters(of: GatewaySettings) -> dict[str, Any]:
+    return {cluster["name"]: cluster for cluster in bootstrap(of)["static_resources"]["clusters"]}
+
+
+def manager(of: GatewaySettings, *, feedback: bool = False) -> Any:
+    (listener,) = bootstrap(of, feedback=feedback)["static_resources"]["listeners"]
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+def virtual_host(of: GatewaySettings) -> Any:
+    return manager(of)["route_config"]["virtual_hosts"][0]
+
+
+def ext_proc(of: GatewaySettings, *, feedback: bool = False) -> Any:
+    return manager(of, feedback=feedback)["http_filters"][0]["typed_config"]
+
+
+def walk(tree: Any) -> Iterator[Any]:
+    yield tree
+    for inner in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from walk(inner)
+
+
+# ---- what clients can't do ----
+
+
+def test_clients_copies_of_the_gateways_headers_go_before_routing() -> None:
+    (strip,) = manager(settings())["early_header_mutation_extensions"]
+    assert strip["typed_config"]["mutations"] == [
+        {"remove_on_match": {"key_matcher": {"prefix": "x-gateway-"}}},
+        {"remove_on_match": {"key_matcher": {"prefix": "x-kvsteer-"}}},
+        {"remove": "x-mirror-cluster"},
+    ]
+
+
+@pytest.mark.parametrize("text", [ONE_POOL, THREE_POOLS])
+def test_only_metadata_chooses_a_host(text: str) -> None:
+    sources = [
+        node["override_host_sources"] for node in walk(bootstrap(settings(text))) if _is_override(node)
+    ]
+    assert len(sources) == len(settings(text).pools)
+    key = {"key": "envoy.lb", "path": [{"key": "x-gateway-destination-endpoint"}]}
+    assert all(source == [{"metadata": key}] for source in sources)
+
+
+def _is_override(node: Any) -> bool:
+    return isinstance(node, dict) and "override_host_sources" in node
+
+
+def test_no_route_takes_its_cluster_from_a_header() -> None:
+    for text in (ONE_POOL, THREE_POOLS):
+        assert "cluster_header" not in render(settings(text))
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-api-key", "cookie"])
+def test_credentials_are_kept_from_the_gateway(name: str) -> None:
+    patterns = ext_proc(settings())["forward_rules"]["disallowed_headers"]["patterns"]
+    assert {"exact": name} in patterns
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed"),
+    [
+        ("x-gateway-destination-endpoint", True),
+        ("x-gateway-pool", True),
+        ("x-kvsteer-expected-hit", True),
+        ("content-type", True),
+        ("content-length", True),
+        ("retry-after", True),
+        ("x-envoy-retry-on", False),
+        ("authorization", False),
+        ("host", False),
+        (":path", False),
+        ("x-mygateway-a", False),
+    ],
+)
+def test_the_gateway_may_change_its_own_headers_only(header: str, *, allowed: bool) -> None:
+    rules = ext_proc(settings())["mutation_rules"]
+    assert rules["disallow_all"] is True
+    assert bool(re.fullmatch(rules["allow_expression"]["regex"], header)) is allowed
+
+
+# ---- failing open ----
+
+
+def test_a_dead_or_slow_gateway_is_passed_by() -> None:
+    config = ext_proc(settings(envoy={"message_timeout": "300ms"}))
+    assert config["failure_mode_allow"] is True
+    assert config["message_timeout"] == "0.3s"
+    gateways = clusters(settings())["kvsteer_gateways"]
+    assert gateways["common_lb_config"] == {"healthy_panic_threshold": {"value": 0}}
+    assert gateways["outlier_detection"]["max_ejection_percent"] == 100
+    (check,) = gateways["health_checks"]
+    assert check["grpc_health_check"] == {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"}
+    assert check["no_traffic_interval"] == check["interval"] == "0.5s"
+
+
+def test_a_stream_of_a_dead_gateway_is_given_to_another() -> None:
+    service = ext_proc(settings())["grpc_service"]
+    assert service["envoy_grpc"] == {"cluster_name": "kvsteer_gateways"}
+    assert service["timeout"] == "0s"
+    assert service["retry_policy"]["num_retries"] == 2
+    assert "connect-failure" in service["retry_policy"]["retry_on"]
+
+
+def test_the_request_body_comes_whole_and_nothing_of_the_response() -> None:
+    assert ext_proc(settings())["processing_mode"] == {
+        "request_header_mode": "SEND",
+        "request_body_mode": "BUFFERED",
+        "request_trailer_mode": "SKIP",
+        "response_header_mode": "SKIP",
+        "response_body_mode": "NONE",
+        "response_trailer_mode": "SKIP",
+    }
+    names = [entry["name"] for entry in manager(settings())["http_filters"]]
+    assert names == ["envoy.filters.http.ext_proc", "envoy.filters.http.router"]
+
+
+def test_feedback_adds_one_message_at_the_end_of_a_response() -> None:
+    config = ext_proc(settings(), feedback=True)
+    assert config["processing_mode"]["response_trailer_mode"] == "SEND"
+    assert config["metadata_options"]["forwarding_namespaces"] == {"typed": ["envoy.ai.token_usage"]}
+    names = [entry["name"] for entry in manager(settings(), feedback=True)["http_filters"]]
+    assert names[1] == "envoy.filters.http.ai_protocol_manager"
+
+
+# ---- pools and routes ----
+
+
+def test_one_pool_needs_no_route_matching() -> None:
+    (route,) = virtual_host(settings())["routes"]
+    assert route["match"] == {"prefix": "/"}
+    assert route["route"]["cluster"] == "kvsteer_pool_default"
+
+
+def test_several_pools_are_told_by_the_gateways_header_and_the_first_takes_the_rest() -> None:
+    routes = virtual_host(settings(THREE_POOLS))["routes"]
+    assert [route["route"]["cluster"] for route in routes] == [
+        "kvsteer_pool_n",
+        "kvsteer_pool_rest",
+        "kvsteer_pool_chat",
+    ]
+    assert routes[0]["match"] == {
+        "prefix": "/",
+        "headers": [{"name": "x-gateway-pool", "string_match": {"exact": "n"}}],
+    }
+    assert routes[2]["match"] == {"prefix": "/"}
+    assert set(clusters(settings(THREE_POOLS))) == {
+        "kvsteer_pool_chat",
+        "kvsteer_pool_n",
+        "kvsteer_pool_rest",
+        "kvsteer_gateways",
+    }
+
+
+def test_a_response_may_take_as_long_as_it_is_not_silent() -> None:
+    of = settings(envoy={"idle_timeout": "90s"})
+    assert virtual_host(of)["routes"][0]["route"]["timeout"] == "0s"
+    assert manager(of)["stream_idle_timeout"] == "90s"
+
+
+def test_the_body_limit_is_the_gateways_own() -> None:
+    assert virtual_host(settings(limits={"body": "4MiB"}))["request_body_buffer_limit"] == 4 * 1024 * 1024
+
+
+def test_a_host_name_among_the_replicas_is_refused_by_name() -> None:
+    with pytest.raises(
+        ConfigError, match="replica engine-1:8000: is a host name, which Envoy can't steer to"
+    ):
+        bootstrap(settings('pools: [{replicas: ["10.0.0.1:8000", "engine-1:8000"]}]\n'))
+
+
+# ---- answers of Envoy's own ----
+
+
+def _mapped(details: str) -> Any:
+    """The mapper for a response's details, found as Envoy finds it: in order, first match."""
+    for mapper in manager(settings())["local_reply_config"]["mappers"]:
+        expression = mapper["filter"]["extension_filter"]["typed_config"]["expression"]
+        python = expression.replace("||", " or ").replace("response.code_details", "details")
+        if eval(python.replace("startsWith", "startswith"), {"details": details}):
+            return mapper["body_format_override"]["json_format"]["error"]
+    return None
+
+
+@pytest.mark.parametrize(
+    ("details", "code"),
+    [
+        ("request_payload_too_large", "payload_too_large"),
+        ("no_healthy_upstream", "upstream_unavailable"),
+        ("upstream_reset_before_response_started{connection_termination}", "upstream_unavailable"),
+        ("stream_idle_timeout", "timeout"),
+        ("response_timeout", "timeout"),
+        ("ext_proc_error_gRPC_error_14{}", "gateway_error"),
+    ],
+)
+def test_envoys_own_errors_are_json_as_openai_clients_read_it(details: str, code: str) -> None:
+    error = _mapped(details)
+    assert error["code"] == code
+    assert set(error) == {"message", "type", "code"}
+
+
+def test_the_gateways_own_answers_are_left_as_they_are() -> None:
+    assert "body_format" not in manager(settings())["local_reply_config"]
+    assert _mapped("model_not_found") is None
+    assert _mapped("via_upstream") is None
+
+
+# ---- every setting does something ----
+
+CHANGED: dict[str, Any] = {
+    "listen": "[::]:8081",
+    "admin": "[::1]:9902",
+    "gateways": ["10.0.0.9:50051", "gateway-2:50051"],
+    "eds_dir": "/etc/envoy/eds",
+    "fallback": "random",
+    "message_timeout": "2s",
+    "idle_timeout": "30s",
+    "connect_timeout": "2s",
+    "retries": 0,
+    "concurrent": 2048,
+}
+
+
+def test_every_setting_of_envoy_is_tried() -> None:
+    assert set(CHANGED) == set(EnvoySettings.model_fields)
+
+
+@pytest.mark.parametrize("name", sorted(CHANGED))
+def test_every_setting_of_envoy_has_an_effect(name: str) -> None:
+    assert bootstrap(settings(envoy={name: CHANGED[name]})) != bootstrap(settings())
+
+
+@pytest.mark.parametrize(
+    ("fallback", "policy"),
+    [
+        ("least_request", "least_request.v3.LeastRequest"),
+        ("round_robin", "round_robin.v3.RoundRobin"),
+        ("random", "random.v3.Random"),
+    ],
+)
+def test_the_fallback_is_envoys_policy_of_that_name(fallback: str, policy: str) -> None:
+    text = render(settings(envoy={"fallback": fallback}))
+    assert f"load_balancing_policies.{policy}" in text
+
+
+def test_addresses_are_where_they_belong() -> None:
+    tree = bootstrap(settings(envoy={"listen": "[::]:8081", "admin": "[::1]:9902"}))
+    (listener,) = tree["static_resources"]["listeners"]
+    socket = {"address": "::", "port_value": 8081, "ipv4_compat": True}
+    assert listener["address"] == {"socket_address": socket}
+    assert tree["admin"]["address"] == {"socket_address": {"address": "::1", "port_value": 9902}}
+
+
+def _gateway_sockets(of: GatewaySettings) -> list[tuple[str, int]]:
+    (group,) = clusters(of)["kvsteer_gateways"]["load_assignment"]["endpoints"]
+    sockets = [entry["endpoint"]["address"]["socket_address"] for entry in group["lb_endpoints"]]
+    return [(socket["address"], socket["port_value"]) for socket in sockets]
+
+
+@pytest.mark.parametrize(
+    ("listens", "asked"),
+    [
+        ("0.0.0.0:50051", ("127.0.0.1", 50051)),
+        ("[::]:50052", ("::1", 50052)),
+        ("10.1.2.3:50053", ("10.1.2.3", 50053)),
+    ],
+)
+def test_without_gateways_named_this_one_is_asked(listens: str, asked: tuple[str, int]) -> None:
+    assert _gateway_sockets(settings(grpc={"address": listens})) == [asked]
+
+
+def test_without_gateways_named_a_port_is_needed() -> None:
+    with pytest.raises(ConfigError, match=r"grpc\.address: has port 0"):
+        bootstrap(settings(grpc={"address": "127.0.0.1:0"}))
+
+
+def test_gateways_may_be_host_names() -> None:
+    of = settings(envoy={"gateways": ["gateway-1:50051", "10.0.0.2:50051"]})
+    assert _gateway_sockets(of) == [("gateway-1", 50051), ("10.0.0.2", 50051)]
+    assert clusters(of)["kvsteer_gateways"]["type"] == "STRICT_DNS"
+    assert clusters(settings())["kvsteer_gateways"]["type"] == "STATIC"
+
+
+def test_the_circuit_breakers_are_raised_everywhere() -> None:
+    for cluster in clusters(settings(envoy={"concurrent": 5000})).values():
+        (threshold,) = cluster["circuit_breakers"]["thresholds"]
+        assert threshold == dict.fromkeys(
+            ("max_connections", "max_pending_requests", "max_requests", "max_retries"), 5000
+        )
+
+
+def test_retries_go_to_another_replica_and_can_be_turned_off() -> None:
+    policy = virtual_host(settings(envoy={"retries": 3}))["routes"][0]["route"]["retry_policy"]
+    assert policy["num_retries"] == 3
+    assert policy["retry_host_predicate"][0]["name"] == "envoy.retry_host_predicates.previous_hosts"
+    assert "retry_policy" not in virtual_host(settings(envoy={"retries": 0}))["routes"][0]["route"]
+
+
+def test_the_replica_is_named_to_the_client_unless_turned_off() -> None:
+    assert virtual_host(settings())["response_headers_to_add"] == [
+        {
+            "header": {"key": "x-kvsteer-replica", "value": "%UPSTREAM_REMOTE_ADDRESS%"},
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        }
+    ]
+    assert "response_headers_to_add" not in virtual_host(settings(requests={"replica_header": ""}))
+
+
+# ---- YAML ----
+
+
+@pytest.mark.parametrize(
+    "word", ["n", "y", "Y", "on", "Off", "no", "yes", "TRUE", "null", "~", "", "1", "1e3", "0x1"]
+)
+def test_words_that_parsers_take_for_something_else_are_quoted(word: str) -> None:
+    assert to_yaml({"key": word}) == f'key: "{word}"\n'
+
+
+@given(st.text(max_size=20))
+def test_every_string_comes_back_from_yaml(text: str) -> None:
+    assert yaml.safe_load(to_yaml({"key": text})) == {"key": text}
+
+
+@pytest.mark.parametrize("text", [ONE_POOL, THREE_POOLS])
+def test_the_rendered_bootstrap_is_the_tree(text: str) -> None:
+    of = settings(text)
+    assert yaml.safe_load(render(of)) == bootstrap(of)
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0s"), (1.0, "1s"), (0.25, "0.25s"), (600.0, "600s")])
+def test_durations_are_written_as_protobufs_json(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+# ---- EDS ----
+
+
+def test_an_eds_cluster_watches_its_own_file() -> None:
+    cluster = clusters(settings(envoy={"eds_dir": "/etc/envoy/eds"}))["kvsteer_pool_default"]
+    source = cluster["eds_cluster_config"]["eds_config"]["path_config_source"]
+    assert source == {"path": "/etc/envoy/eds/default.yaml", "watched_directory": {"path": "/etc/envoy/eds"}}
+    assert "load_assignment" not in cluster
+
+
+def test_an_eds_file_names_the_cluster_and_every_replica() -> None:
+    document = yaml.safe_load(eds_document(settings(THREE_POOLS).pools[1]))
+    (resource,) = document["resources"]
+    assert resource["@type"] == "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+    assert resource["cluster_name"] == "kvsteer_pool_n"
+    (entry,) = resource["endpoints"][0]["lb_endpoints"]
+    assert entry["endpoint"]["address"] == {"socket_address": {"address": "fd00::2", "port_value": 8000}}
+
+
+def _version(text: str) -> str:
+    version = yaml.safe_load(text)["version_info"]
+    assert isinstance(version, str)
+    return version
+
+
+def test_the_version_changes_exactly_when_the_replicas_do() -> None:
+    first = eds_text("a", ["10.0.0.1:8000", "10.0.0.2:8000"])
+    assert eds_text("a", ["10.0.0.2:8000", "10.0.0.1:8000"]) == first
+    assert _version(eds_text("a", ["10.0.0.1:8000"])) != _version(first)
+
+
+def test_a_pool_may_be_empty_for_a_while() -> None:
+    (resource,) = yaml.safe_load(eds_text("a", []))["resources"]
+    assert resource["endpoints"] == [{"lb_endpoints": []}]
+
+
+def test_an_eds_file_is_replaced_only_when_it_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "as-needed"
+    assert write_eds(folder, "a", "one") is True
+    first = (folder / "a.yaml").stat()
+    assert write_eds(folder, "a", "one") is False
+    assert (folder / "a.yaml").stat().st_ino == first.st_ino
+    assert write_eds(folder, "a", "two") is True
+    assert (folder / "a.yaml").read_text() == "two"
+    assert first.st_mode & 0o777 == 0o644
+    assert [path.name for path in folder.iterdir()] == ["a.yaml"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_eds(tmp_path, "a", "one")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_eds(tmp_path, "a", "two")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.yaml": "one"}
