@@ -73,11 +73,13 @@ class Reading:
 class Reader:
     """Reads bodies for one set of sample names; made once for each engine."""
 
-    __slots__ = ("_pattern", "_text")
+    __slots__ = ("_lines", "_pattern", "_text")
 
     def __init__(self, names: Iterable[str]) -> None:
         self._text = {name.encode(): name for name in names}
-        self._pattern = re.compile(rb"\n(" + _alternatives(sorted(self._text)) + rb")([ \t{][^\n]*+)")
+        names_pattern = _alternatives(sorted(self._text))
+        self._pattern = re.compile(rb"\n(" + names_pattern + rb")([ \t{][^\n]*+)")
+        self._lines = re.compile(rb"\n((?:\# HELP )?+" + names_pattern + rb"[ \t{][^\n]*+)")
 
     def read(self, body: bytes) -> Reading:
         """The wanted series of a body; nothing at all if it has more than MAX_LINES of them. Never raises."""
@@ -90,8 +92,8 @@ class Reader:
         return Reading(series)
 
     def lines(self, part: bytes) -> list[bytes]:
-        """The wanted lines of a part of a body that was cut at line ends; for bodies read in parts."""
-        return [name + rest for name, rest in self._pattern.findall(b"\n" + part)]
+        """The wanted lines, and their help, of a part of a body that was cut at line ends."""
+        return self._lines.findall(b"\n" + part)
 
 
 def _alternatives(names: list[bytes]) -> bytes:

@@ -29,7 +29,7 @@ def spoilt(text: bytes) -> Iterator[tuple[str, bytes]]:
     for index, line in enumerate(lines):
         if not line.startswith(b"#"):
             for way, other in _garbled(line):
-                changed = b"".join(lines[:index] + [other] + lines[index + 1 :])
+                changed = b"".join([*lines[:index], other, *lines[index + 1 :]])
                 yield f"{way}: {line.decode()[:120]}", changed
 
 

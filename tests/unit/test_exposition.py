@@ -93,8 +93,9 @@ def test_a_body_with_more_wanted_lines_than_any_engine_has_is_not_read_at_all():
     assert len(list(reader.read(b"up 1\n" * MAX_LINES).all())) == MAX_LINES
 
 
-def test_lines_of_parts_are_the_wanted_lines_as_they_were():
-    assert reader.lines(b'nope 1\nup{a="b"} 2\nload 3 4') == [b'up{a="b"} 2', b"load 3 4"]
+def test_lines_of_parts_are_the_wanted_lines_and_their_help_as_they_were():
+    part = b'nope 1\n# HELP up text\n# HELP ups text\n# TYPE up gauge\nup{a="b"} 2\r\nload 3 4'
+    assert reader.lines(part) == [b"# HELP up text", b'up{a="b"} 2\r', b"load 3 4"]
 
 
 def test_no_labels_and_empty_braces_are_the_same():

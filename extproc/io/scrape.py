@@ -1,0 +1,284 @@
+"""One GET of a replica's metrics, bounded in time and size, that fails with a word from a closed list.
+
+aiohttp's client costs 0.15 ms of CPU for 60 KB. A reader of our own over a bare protocol took 0.05 ms, which
+together with the parse (0.2 ms) would save a quarter: not worth another HTTP implementation to trust.
+"""
+
+import asyncio
+import os
+import re
+import ssl
+import zlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+import aiohttp
+import structlog
+from yarl import URL
+
+from extproc.errors import ConfigError
+
+_log = structlog.get_logger("kvsteer.scrape")
+
+#: Largest answer read, in bytes, sent and expanded alike; vLLM's has 0.07 MB for each data-parallel rank.
+MAX_ANSWER = 4 * 2**20
+#: Seconds an idle connection is kept: longer than the longest interval (10 s) and its backoff.
+_KEEP_ALIVE = 30.0
+#: Seconds between two looks at a token file; the kubelet renews a token minutes before it expires.
+_TOKEN_CHECK = 5.0
+#: Status codes that tell an operator what to mend; any other is told by its class.
+_TELLING = frozenset({401, 403, 404, 429, 500, 502, 503, 504})
+
+#: What a bearer token may consist of (RFC 6750, 2.1).
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+
+class ScrapeFailed(Exception):
+    """A scrape gave no sample. Raised within the collector, which tells the reason on.
+
+    `reason` is one of `connect` (refused, unreachable, no such name), `tls`, `timeout`, `broken` (cut off, or
+    not HTTP), `too_large`, `status_NNN` or `status_Nxx`, `unparsable`, `internal`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ScrapeSettings(Protocol):
+    """The settings a scrape needs; `MetricsSettings` of a pool has them."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two scrapes of a replica."""
+
+    @property
+    def timeout(self) -> float:
+        """Longest wait for one scrape, in seconds."""
+
+    @property
+    def token(self) -> str:
+        """Bearer token; `env:NAME` takes it from the environment; empty for none."""
+
+    @property
+    def token_file(self) -> str:
+        """File with the bearer token, read anew when it changes; empty for none."""
+
+    @property
+    def ca_file(self) -> str:
+        """CA certificates to trust for https, in PEM; empty for the system's."""
+
+
+class Bearer:
+    """The value of the authorization header. A file is looked at again every few seconds.
+
+    Raises:
+        ConfigError: the token can't be had, or has characters no token has; the message never shows it.
+    """
+
+    def __init__(self, token: str, token_file: str, clock: Callable[[], float]) -> None:
+        self._file = token_file
+        self._clock = clock
+        self._changed: int | None = None
+        self._look_at = clock() + _TOKEN_CHECK
+        self._value = _checked(_from_file(token_file) if token_file else _from_setting(token), token_file)
+
+    def header(self) -> str | None:
+        """`Bearer ...`, or None when there is no token."""
+        if self._file and self._clock() >= self._look_at:
+            self._look_at = self._clock() + _TOKEN_CHECK
+            self._renew()
+        return f"Bearer {self._value}" if self._value else None
+
+    def _renew(self) -> None:
+        """Take over a changed file; one that can't be read for the moment leaves the last token in use."""
+        try:
+            changed = os.stat(self._file).st_mtime_ns
+            if changed != self._changed:
+                self._value = _checked(_from_file(self._file), self._file)
+                self._changed = changed
+        except (OSError, ConfigError):
+            _log.warning("token file can't be read; the last token stays in use", file=self._file)
+
+
+def _from_setting(token: str) -> str:
+    name = token.removeprefix("env:")
+    if name == token:
+        return token
+    if name not in os.environ:
+        raise ConfigError(f"metrics.token: the environment has no {name}; set it, or name a token_file")
+    return os.environ[name]
+
+
+def _from_file(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(65536).strip()
+    except OSError as error:
+        raise ConfigError(f"metrics.token_file: {path} can't be read ({error.strerror})") from None
+
+
+def _checked(token: str, path: str) -> str:
+    if token and not _TOKEN.fullmatch(token):
+        where = f"metrics.token_file: {path}" if path else "metrics.token"
+        raise ConfigError(f"{where} holds no bearer token; it may have letters, digits and -._~+/ only")
+    return token
+
+
+def check_url(url: str) -> URL:
+    """An http or https URL with a host.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        parsed = URL(url)
+        good = parsed.scheme in ("http", "https") and bool(parsed.host) and parsed.port is not None
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(f"metrics: {url!r} is no URL; write for example http://10.0.0.1:8000/metrics")
+    return parsed
+
+
+def tls_context(ca_file: str) -> ssl.SSLContext:
+    """Verifies servers against a file of CA certificates, or against the system's.
+
+    Raises:
+        ConfigError: the file can't be read or has no certificate.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"metrics.ca_file: {ca_file} is no PEM file of certificates ({error})") from None
+
+
+class Scraper:
+    """Fetches bodies over kept connections. An async context manager.
+
+    Args:
+        settings: deadline, token and CA.
+        clock: seconds, monotonic.
+        connections: most connections open at once.
+        limit: largest body, in bytes.
+        gzip: whether to ask for compressed answers. Off, as packing 60 KB takes the engine's own event loop
+            1.5 ms each time, and its network carries far more than this; a packed answer is read anyway.
+    """
+
+    def __init__(
+        self,
+        settings: ScrapeSettings,
+        clock: Callable[[], float],
+        *,
+        connections: int,
+        limit: int = MAX_ANSWER,
+        gzip: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._connections = connections
+        self._limit = limit
+        self._bearer = Bearer(settings.token, settings.token_file, clock)
+        self._tls = tls_context(settings.ca_file) if settings.ca_file else True
+        self._headers = {
+            "accept": "text/plain, application/json",
+            "accept-encoding": "gzip" if gzip else "identity",
+        }
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=self._connections, keepalive_timeout=_KEEP_ALIVE, ssl=self._tls
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),  # `fetch` has one deadline over everything
+            auto_decompress=False,  # aiohttp's has no bound of ours
+            read_bufsize=2**18,
+            headers={"user-agent": "kvsteer", **self._headers},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def fetch(self, url: URL) -> bytes:
+        """The body of a 200 answer.
+
+        Raises:
+            ScrapeFailed: for everything else, at the latest after the deadline.
+        """
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                return await self._get(url)
+        except TimeoutError:
+            raise ScrapeFailed("timeout") from None
+        except aiohttp.ClientSSLError:
+            raise ScrapeFailed("tls") from None
+        except aiohttp.ClientConnectorError:
+            raise ScrapeFailed("connect") from None
+        except (aiohttp.ClientError, OSError, ValueError):
+            raise ScrapeFailed("broken") from None
+
+    async def _get(self, url: URL) -> bytes:
+        assert self._session is not None, "enter the scraper first"
+        bearer = self._bearer.header()
+        headers = {"authorization": bearer} if bearer else None
+        async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+            try:
+                return await self._body(response)
+            except ScrapeFailed:
+                response.close()  # what is left of the answer is not worth reading
+                raise
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        if response.status != 200:
+            raise ScrapeFailed(_status_reason(response.status))
+        if (response.content_length or 0) > self._limit:
+            raise ScrapeFailed("too_large")
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.content.iter_any():
+            size += len(part)
+            if size > self._limit:
+                raise ScrapeFailed("too_large")
+            parts.append(part)
+        body = b"".join(parts)
+        return expand(body, response.headers.get("content-encoding", ""), self._limit)
+
+
+def _status_reason(status: int) -> str:
+    return f"status_{status}" if status in _TELLING else f"status_{status // 100}xx"
+
+
+def expand(body: bytes, encoding: str, limit: int) -> bytes:
+    """A body without its content encoding, at most `limit` bytes.
+
+    Raises:
+        ScrapeFailed: `too_large` above the limit, `broken` for other encodings and spoilt data.
+    """
+    if encoding.strip().lower() in ("", "identity"):
+        return body
+    if encoding.strip().lower() not in ("gzip", "x-gzip"):
+        raise ScrapeFailed("broken")
+    try:
+        return _gunzip(body, limit)
+    except zlib.error:
+        raise ScrapeFailed("broken") from None
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    expanded = b""
+    while body:
+        member = zlib.decompressobj(wbits=31)
+        expanded += member.decompress(body, limit + 1 - len(expanded))
+        if len(expanded) > limit:
+            raise ScrapeFailed("too_large")
+        if not member.eof:
+            raise ScrapeFailed("broken")
+        body = member.unused_data
+    return expanded
