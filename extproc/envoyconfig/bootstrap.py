@@ -10,6 +10,10 @@ from extproc.envoyconfig.yamltext import to_yaml
 _HEAD = """\
 # Envoy 1.40 in front of kvsteer, made by `kvsteer envoy-config`: change the settings, not this file.
 """
+_EDS_HEAD = """\
+# Envoy starts only when its EDS files are there: start `kvsteer serve` first, which writes them, or write them
+# with `kvsteer envoy-config -c FILE --eds --output FOLDER`.
+"""
 
 
 def bootstrap(settings: GatewaySettings, *, feedback: bool = False) -> Tree:
@@ -38,7 +42,8 @@ def render(settings: GatewaySettings, *, feedback: bool = False) -> str:
     Raises:
         ConfigError: as `bootstrap`.
     """
-    return _HEAD + to_yaml(bootstrap(settings, feedback=feedback))
+    start = _EDS_HEAD if settings.envoy.eds_dir else ""
+    return _HEAD + start + to_yaml(bootstrap(settings, feedback=feedback))
 
 
 def _listener(settings: GatewaySettings, *, feedback: bool) -> Tree:
