@@ -15,10 +15,14 @@ from extproc.errors import ConfigError
 from extproc.sim.emulated import EmulatedEngine, EngineSettings
 from extproc.sim.emulated.faults import BadControl, Control
 
-try:
-    from uvloop import new_event_loop as _new_loop
-except ImportError:  # not on Windows
-    _new_loop = asyncio.new_event_loop
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:

@@ -237,7 +237,24 @@ def _model(name: str, parent: str | None, longest: int | None, created: int) -> 
         "root": name,
         "parent": parent,
         "max_model_len": longest,
-        "permission": [],
+        "permission": [_permission(name, created)],
+    }
+
+
+def _permission(name: str, created: int) -> dict[str, Any]:
+    return {
+        "id": f"modelperm-{xxhash.xxh3_64_hexdigest(name.encode())}",
+        "object": "model_permission",
+        "created": created,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
     }
 
 

@@ -72,19 +72,22 @@ class Api:
             return self._json(b'{"detail":"Method Not Allowed"}', status=405, headers=allow)
         if request.headers.get("expect", "").lower() == "100-continue" and request.transport:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        counts = self._engine.life.books.requests
+        counts["received"] += route.scope == "requests"
+        if route.scope and (answer := await self._suffer(request, route.scope)):
+            return answer
         try:
-            if route.scope:
-                await self._suffer(request, route.scope)
             return await route.handler(request)
         except Problem as problem:
+            counts["refused"] += route.scope == "requests"
             return self._refuse(problem)
 
-    async def _suffer(self, request: web.BaseRequest, scope: Scope) -> None:
-        """Let the faults that are on hit this request."""
+    async def _suffer(self, request: web.BaseRequest, scope: Scope) -> web.StreamResponse | None:
+        """Let the faults that are on hit this request; the answer, if one of them gives it."""
         faults, counts = self._engine.faults, self._engine.life.books.requests
         if error := faults.hit_by_error(scope):
             counts["failed"] += 1
-            raise problems.injected(error.status, error.retry_after)
+            return self._refuse(problems.injected(error.status, error.retry_after))
         if faults.hit_by_hang(scope):
             counts["hung"] += 1
             await asyncio.Event().wait()  # until the client goes away
@@ -93,6 +96,7 @@ class Api:
             assert request.transport is not None
             reset(request.transport)
             await asyncio.Event().wait()  # the lost connection cancels this
+        return None
 
     # -- requests that compute -------------------------------------------------------------------------------
 
@@ -106,7 +110,7 @@ class Api:
         self, request: web.BaseRequest, read: Callable[[dict[str, Any]], Job], *, chat: bool
     ) -> web.StreamResponse:
         life = self._engine.life
-        body, headers = await self._receive(request, life)
+        body, headers = await self._receive(request)
         job = read(body)
         sequences = self._sequences(life, job, self._settings.tokens_per_chunk if job.stream else 0)
         answer = Answer(job, chat, self._request_id(request), int(time.time()), self._settings)
@@ -141,14 +145,13 @@ class Api:
     ) -> tuple[dict[str, Any], dict[str, str], Job]:
         """A request whose answer is computed with its prompts and generates nothing."""
         life = self._engine.life
-        body, headers = await self._receive(request, life)
+        body, headers = await self._receive(request)
         job = read(body)
         await self._collect(life, self._sequences(life, job, 0))
         return body, headers, job
 
-    async def _receive(self, request: web.BaseRequest, life: Life) -> tuple[dict[str, Any], dict[str, str]]:
+    async def _receive(self, request: web.BaseRequest) -> tuple[dict[str, Any], dict[str, str]]:
         """The JSON of a request, and the headers of its answer."""
-        life.books.requests["received"] += 1
         limit = self._settings.max_body
         try:
             raw = await request.read()
@@ -216,7 +219,7 @@ class Api:
     # -- the rest --------------------------------------------------------------------------------------------
 
     async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
-        body, headers = await self._receive(request, self._engine.life)
+        body, headers = await self._receive(request)
         tokens = self._reader.tokenize(body)
         answer = {
             "count": len(tokens),

@@ -31,12 +31,14 @@ def _make_pool() -> str:
 
 
 _POOL = _make_pool()
+#: Where words begin, so that a text does not begin inside one.
+_BEGINNINGS = [0, *(index + 1 for index, char in enumerate(_POOL[:-1]) if char == " ")]
 
 
 def generated_text(seed: int, start: int, end: int) -> str:
     """Characters `start` to `end` of the endless text that belongs to `seed`; ASCII, no JSON escapes."""
     size = end - start
-    offset = (seed + start) % _POOL_SIZE
+    offset = (_BEGINNINGS[seed % len(_BEGINNINGS)] + start) % _POOL_SIZE
     text = _POOL[offset : offset + size]
     while len(text) < size:
         text += _POOL[: size - len(text)]
