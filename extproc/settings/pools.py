@@ -19,8 +19,11 @@ class ReplicaSettings(Settings):
 
     @field_validator("address")
     @classmethod
-    def _has_port(cls, address: str) -> str:
-        if parse_address(address).port == 0:
+    def _can_be_steered_to(cls, address: str) -> str:
+        parsed = parse_address(address)
+        if not parsed.is_ip:
+            raise ValueError("is a host name, which Envoy can't steer to; write the replica's IP address")
+        if parsed.port == 0:
             raise ValueError("has port 0; write the port the engine listens on")
         return address
 

@@ -193,11 +193,11 @@ def test_check_config_says_what_is_wrong_and_exits_with_2() -> None:
     assert result.stderr == f"{ZOO}/too_large.yaml:2: envoy.retries: 9 is too large; the most is 5\n"
 
 
-def test_check_config_refuses_what_envoy_could_not_steer_to(tmp_path: Path) -> None:
-    (tmp_path / "f.yaml").write_text(ONE_POOL.replace("10.0.0.1", "engine-1"))
+def test_check_config_refuses_what_envoy_could_not_be_told(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(ONE_POOL + "grpc: {address: '127.0.0.1:0'}\n")
     result = CliRunner().invoke(check_config.command, [str(tmp_path / "f.yaml")])
     assert result.exit_code == 2
-    assert "f.yaml: replica engine-1:8000: is a host name" in result.stderr
+    assert "f.yaml: grpc.address: has port 0" in result.stderr
 
 
 def test_envoy_config_prints_or_writes_the_same(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_host_name_among_the_replicas_is_refused_by_name() -> None:
     with pytest.raises(
         ConfigError, match="replica engine-1:8000: is a host name, which Envoy can't steer to"
     ):
-        bootstrap(settings('pools: [{replicas: ["10.0.0.1:8000", "engine-1:8000"]}]\n'))
+        eds_text("a", ["10.0.0.1:8000", "engine-1:8000"])
 
 
 # ---- answers of Envoy's own ----
