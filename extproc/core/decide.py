@@ -121,8 +121,7 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
     ledger.charge(decision.key, replica, decision.work, int(decision.tokens + decision.output), now)
     pool.busy.add(decision.work / replica.prefill_speed, now)
     if decision.prompt is not None:
-        for chain in decision.prompt.chains:
-            pool.index.place(replica.slot, chain, now)
+        pool.place(replica, decision.prompt.chains, now)
 
 
 def _candidates(pool: Pool, decision: Decision, now: float) -> list[Replica]:
@@ -164,8 +163,11 @@ def _cached_tokens(
     if not held:
         return [0.0] * len(candidates)
     most = max(tokens - _LEAST_UNCACHED, 0)
+    for slot, cached in held.items():
+        if cached > most:
+            held[slot] = most
     get = held.get
-    return [min(get(replica.slot, 0.0), most) for replica in candidates]
+    return [get(replica.slot, 0.0) for replica in candidates]
 
 
 def _choose(pool: Pool, ask: Ask, picks: int, rng: Rng, decision: Decision) -> Choice:
@@ -182,6 +184,6 @@ def _choose(pool: Pool, ask: Ask, picks: int, rng: Rng, decision: Decision) -> C
 
 def _is_sound(choice: Choice, count: int) -> bool:
     order, scores = choice.order, choice.scores
-    if not order or not all(0 <= i < count for i in order) or len(set(order)) != len(order):
+    if not order or min(order) < 0 or max(order) >= count or len(set(order)) != len(order):
         return False
     return not scores or not math.isnan(scores[order[0]])

@@ -48,6 +48,9 @@ class Reply(NamedTuple):
     close: bool = False
 
 
+#: Headers that routing reads; a set, since a request has many and most are none of these.
+_READ = frozenset({":path", "content-encoding", "x-request-id"})
+
 _SILENCE = Reply(None)
 _CLOSE = Reply(None, close=True)
 _NEUTRAL = {
@@ -131,13 +134,15 @@ class Exchange:
     def _read_headers(self, header_map: pb.HeaderMap) -> None:
         for header in header_map.headers:
             name = header.key
-            if name == ":path":
-                self._path = _text(header)
-            elif name == "content-encoding":
-                self._encoding = _text(header)
-            elif name == "x-request-id":
-                self.request_id = headers.plain_id(_text(header)) or ""
-            elif headers.is_owned(name):
+            if name in _READ:
+                text = _text(header)
+                if name == ":path":
+                    self._path = text
+                elif name == "content-encoding":
+                    self._encoding = text
+                else:
+                    self.request_id = headers.plain_id(text) or ""
+            elif name.startswith("x-") and headers.is_owned(name):
                 self._owned.append(name)
         if not self.request_id:
             self.request_id = f"kvsteer-{self._key}"
@@ -170,14 +175,10 @@ class Exchange:
             return self._refuse(NO_CANDIDATE)
         self.state = DECIDED
         self.outcome = outcome
-        told = [(headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id)]
-        several = len(steering.pools) > 1
-        if several:
-            told.append((headers.POOL, pool.name))
+        told = ((headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id))
+        several = pool.name if len(steering.pools) > 1 else ""
         return Reply(
-            replies.steer(
-                decision.destination, told, at_headers=at_headers, owned=self._owned, reroute=several
-            )
+            replies.steer(decision.destination, told, at_headers=at_headers, owned=self._owned, pool=several)
         )
 
     def _refuse(self, outcome: str, why: str = "") -> Reply:

@@ -14,6 +14,19 @@ from extproc.core.sample import Sample
 #: Scrapes in a row that could not connect before a replica is held for dead. One may be a restart's blink.
 _DEAD_AFTER = 2
 
+#: The configured prefill speed counts like so many seconds of observed prompt work.
+_PRIOR_SECONDS = 20.0
+#: Seconds of prompt work over which the learned speed is averaged.
+_PACE_SPAN = 120.0
+#: Least seconds a piece of prompt work must take to be learned from.
+_LEARN_SECONDS = 0.1
+#: The learned speed moves in steps of this factor, and only when it is off by _PACE_HOLD of one: small chance
+#: differences between equal replicas would otherwise draw prompts to the one that seems fastest.
+_PACE_STEP = 1.15
+_PACE_HOLD = 0.75
+#: Most steps away from the configured speed: a factor of 8.
+_PACE_STEPS = 15
+
 # Why a replica is no candidate. A closed set: it labels metrics and records.
 UNREACHABLE: Final = "unreachable"
 STALE: Final = "stale"
@@ -45,12 +58,15 @@ class Replica:
     __slots__ = (
         "_failures",
         "_headroom",
+        "_pace",
+        "_pace_step",
         "_strangers",
         "address",
         "barred",
         "books",
         "decode_speed",
         "fresh_until",
+        "headroom",
         "incarnation",
         "kv_load",
         "kv_tokens",
@@ -82,16 +98,15 @@ class Replica:
         self.barred: str | None = None
         #: Time from which its telemetry is too old to choose it (R8). A new replica has the benefit of one span.
         self.fresh_until = now + traits.stale_after
+        #: Score 0..1; None while unknown.
+        self.headroom: float | None = None
         self._headroom = Headroom(traits.weights)
         self._failures = 0
+        self._pace_step = 0
+        self._pace = (traits.prefill_speed * _PRIOR_SECONDS, _PRIOR_SECONDS)  # work and seconds, decayed
         #: Requests of other senders at the last two samples. A sample is late, and shows what ended since; only
         #: what both show counts.
         self._strangers: tuple[float, float] | None = None
-
-    @property
-    def headroom(self) -> float | None:
-        """Score 0..1; None while unknown."""
-        return self._headroom.score
 
     def observe(self, sample: Sample) -> None:
         """Take in a sample of this incarnation."""
@@ -101,6 +116,7 @@ class Replica:
         if sample.kv_capacity:
             self.kv_tokens = sample.kv_capacity
         self._headroom.update(sample, self.max_running)
+        self.headroom = self._headroom.score
         seen = (sample.running or 0.0) + (sample.waiting or 0.0)
         beyond = max(seen - self.books.requests, 0.0)
         self._strangers = (self._strangers[1] if self._strangers else beyond, beyond)
@@ -126,6 +142,22 @@ class Replica:
         strangers = min(self._strangers) if self._strangers else 0.0
         self.occupancy = (self.books.requests + strangers) / self.max_running
         self.kv_load = used
+
+    def learn(self, work: float, seconds: float) -> None:
+        """It did so much prompt work (core/cost.py) in so many seconds: learn `prefill_speed` from it.
+
+        Short pieces are passed over: they show the engine's step time more than its speed.
+        """
+        if work < _LEARN_SECONDS * self.prefill_speed:
+            return
+        keep = math.exp(-seconds / _PACE_SPAN)
+        done, took = self._pace
+        self._pace = (done * keep + work, took * keep + seconds)
+        prior = self.traits.prefill_speed
+        seen = math.log(self._pace[0] / self._pace[1] / prior, _PACE_STEP)
+        if abs(seen - self._pace_step) > _PACE_HOLD:
+            self._pace_step = min(max(round(seen), -_PACE_STEPS), _PACE_STEPS)
+            self.prefill_speed = prior * _PACE_STEP**self._pace_step
 
     def failed(self, reason: str) -> None:
         """A scrape failed. Only a refused or broken connection says the engine itself is gone."""

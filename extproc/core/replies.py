@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from extproc.core.headers import ALWAYS_REMOVED, LB_NAMESPACE
+from extproc.core.headers import ALWAYS_REMOVED, LB_NAMESPACE, POOL
 from extproc.core.headers import DESTINATION as DESTINATION_HEADER
 from extproc.pb import ext_proc_pb2 as pb
 
@@ -37,40 +37,76 @@ def continue_headers(owned: Iterable[str]) -> bytes:
     return _headers_continue([*ALWAYS_REMOVED, *further]) if further else _CONTINUE_HEADERS
 
 
+#: Answers kept by what they do not share with others: fleets are small, so are the ways to order three replicas.
+_KEPT = 4096
+_kept: dict[tuple[str, str, bool], bytes] = {}
+
+
 def steer(
     destination: str,
     headers: Iterable[tuple[str, str]],
     *,
     at_headers: bool,
     owned: Iterable[str] = (),
-    reroute: bool = False,
+    pool: str = "",
 ) -> bytes:
     """Answer that carries the decision: destination as header and as dynamic metadata, equal values.
 
     Args:
         destination: comma-separated ip:port, best first.
-        headers: further headers for the replica; values must be harmless.
+        headers: further headers for the replica, different for each request; values must be harmless.
         at_headers: whether this answers the headers (no body comes) or the body.
         owned: the client's copies of owned headers to remove.
-        reroute: whether Envoy is to choose the route anew (the pool header decides it).
+        pool: told in a header, and Envoy is to choose the route anew by it; "" where there is one pool.
     """
+    key = (destination, pool, at_headers)
+    fixed = _kept.get(key)
+    if fixed is None:
+        if len(_kept) >= _KEPT:
+            _kept.clear()
+        fixed = _kept[key] = _fixed_part(destination, pool, at_headers=at_headers)
+    # Parsers merge a submessage that comes twice (protobuf's wire rules), so what varies is simply appended:
+    # a fifth of the time that building the whole message takes.
+    varying = b"".join([_set_header(name, value) for name, value in headers])
+    if at_headers:
+        varying += b"".join([_field(b"\x12", name.encode()) for name in owned])
+    common = _field(b"\x0a", _field(b"\x12", varying))  # response { header_mutation { ... } }
+    return fixed + _field(b"\x0a" if at_headers else b"\x1a", common)
+
+
+def _fixed_part(destination: str, pool: str, *, at_headers: bool) -> bytes:
     message = pb.ProcessingResponse()
     common = message.request_headers.response if at_headers else message.request_body.response
-    mutation = common.header_mutation
-    setting = mutation.set_headers.add
-    setting(
-        header=pb.HeaderValue(key=DESTINATION_HEADER, raw_value=destination.encode()),
-        append_action=_OVERWRITE,
-    )
-    for key, value in headers:
-        setting(header=pb.HeaderValue(key=key, raw_value=value.encode()), append_action=_OVERWRITE)
+    told = [(DESTINATION_HEADER, destination), *([(POOL, pool)] if pool else [])]
+    for key, value in told:
+        common.header_mutation.set_headers.add(
+            header=pb.HeaderValue(key=key, raw_value=value.encode()), append_action=_OVERWRITE
+        )
     if at_headers:
-        mutation.remove_headers.extend({*ALWAYS_REMOVED, *owned})
-    common.clear_route_cache = reroute
-    # Struct's own item setting is several times dearer than reaching for the fields.
+        common.header_mutation.remove_headers.extend(ALWAYS_REMOVED)
+    common.clear_route_cache = bool(pool)
     inner = message.dynamic_metadata.fields[LB_NAMESPACE].struct_value
     inner.fields[DESTINATION_HEADER].string_value = destination
     return _bytes(message)
+
+
+def _set_header(name: str, value: str) -> bytes:
+    """`set_headers { header { key raw_value } append_action: OVERWRITE_IF_EXISTS_OR_ADD }` on the wire."""
+    header = _field(b"\x0a", name.encode()) + _field(b"\x1a", value.encode())
+    return _field(b"\x0a", _field(b"\x0a", header) + b"\x18\x02")
+
+
+def _field(tag: bytes, data: bytes) -> bytes:
+    """A length-delimited field: tag, length as a varint, bytes."""
+    size = len(data)
+    if size < 0x80:
+        return tag + bytes((size,)) + data
+    length = bytearray()
+    while size >= 0x80:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return tag + bytes(length) + data
 
 
 def refuse(status: int, message: str, kind: str, code: str, *, retry_after: int | None = None) -> bytes:

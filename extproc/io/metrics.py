@@ -1,9 +1,12 @@
 """Prometheus metrics. Every label comes from a closed set or from the configuration, never from a request."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from extproc.core.decide import Decision
@@ -16,47 +19,76 @@ _DECISION_BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01,
 _SHARE_BUCKETS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 
+class Counts:
+    """Counters of one name, plain numbers until a scrape asks: a tenth of what a locked Counter costs."""
+
+    def __init__(self, name: str, text: str, labels: list[str]) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self.values: dict[tuple[str, ...], float] = {}
+
+    def add(self, labels: tuple[str, ...], amount: float = 1.0) -> None:
+        """Count; labels come from closed sets or the configuration, which bounds the map."""
+        values = self.values
+        values[labels] = values.get(labels, 0.0) + amount
+
+    def family(self) -> Metric:
+        """As Prometheus' library wants it."""
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in self.values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class Buckets:
+    """A histogram without labels, plain numbers until a scrape asks."""
+
+    def __init__(self, name: str, text: str, bounds: tuple[float, ...]) -> None:
+        self._name, self._text, self._bounds = name, text, bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Take one value in."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def family(self) -> Metric:
+        """As Prometheus' library wants it."""
+        names = [str(bound) for bound in self._bounds] + ["+Inf"]
+        family = HistogramMetricFamily(self._name, self._text)
+        family.add_metric([], list(zip(names, accumulate(self._counts), strict=True)), self._sum)
+        return family
+
+
 class Metrics:
-    """Counters fed by the watcher, and gauges read from the state when scraped."""
+    """Counted on the hot path as plain numbers; the rest, which is rare, with Prometheus' own types."""
 
     def __init__(self, steering: Steering, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self._exchanges = Counter(
-            "kvsteer_exchanges",
-            "Exchanges by how they were dealt with.",
-            ["outcome", "why"],
-            registry=registry,
+        self._exchanges = Counts(
+            "kvsteer_exchanges", "Exchanges by how they were dealt with.", ["outcome", "why"]
         )
-        self._picks = Counter(
-            "kvsteer_picks", "Decisions for a replica.", ["pool", "replica", "reason"], registry=registry
-        )
-        self._troubles = Counter(
+        self._picks = Counts("kvsteer_picks", "Decisions for a replica.", ["pool", "replica", "reason"])
+        self._troubles = Counts(
             "kvsteer_decision_troubles",
             "Decisions made although something was out of order.",
             ["pool", "trouble"],
-            registry=registry,
         )
-        self._prompt_tokens = Counter(
-            "kvsteer_prompt_tokens", "Prompt tokens routed, as estimated.", ["pool"], registry=registry
-        )
-        self._cached_tokens = Counter(
+        self._prompt = Counts("kvsteer_prompt_tokens", "Prompt tokens routed, as estimated.", ["pool"])
+        self._cached = Counts(
             "kvsteer_predicted_cached_tokens",
             "Prompt tokens expected to be found in the chosen replica's cache.",
             ["pool"],
-            registry=registry,
         )
-        self._seconds = Histogram(
+        self._seconds = Buckets(
             "kvsteer_decision_seconds",
             "Gateway's own work on the message that settled an exchange.",
-            registry=registry,
-            buckets=_DECISION_BUCKETS,
+            _DECISION_BUCKETS,
         )
-        self._hit = Histogram(
+        self._hit = Buckets(
             "kvsteer_predicted_hit_share",
             "Share of a prompt expected in the chosen replica's cache.",
-            ["pool"],
-            registry=registry,
-            buckets=_SHARE_BUCKETS,
+            _SHARE_BUCKETS,
         )
         self.open_streams = Gauge("kvsteer_open_streams", "Exchanges open now.", registry=registry)
         self.scrape_failures = Counter(
@@ -73,16 +105,23 @@ class Metrics:
         )
         self.redis_up = Gauge(
             "kvsteer_redis_up",
-            "1 while Redis answers, 0 while it does not, absent without one.",
+            "1 while Redis answers, 0 while it does not or is not used.",
             registry=registry,
         )
-        # Finding a labelled child costs more than counting; the hot ones are kept. Labels are a closed set.
-        self._children: dict[tuple[str, ...], Counter] = {}
-        registry.register(_StateCollector(steering))
+        hot = (
+            self._exchanges,
+            self._picks,
+            self._troubles,
+            self._prompt,
+            self._cached,
+            self._seconds,
+            self._hit,
+        )
+        registry.register(_StateCollector(steering, hot))
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Count an exchange that was decided, refused or let go."""
-        self._child(self._exchanges, exchange.outcome, exchange.why).inc()
+        self._exchanges.add((exchange.outcome, exchange.why))
         self._seconds.observe(seconds)
         decision = exchange.decision
         if decision is not None:
@@ -91,27 +130,23 @@ class Metrics:
     def _decided(self, decision: Decision) -> None:
         pool = decision.pool.name
         if decision.trouble:
-            self._child(self._troubles, pool, decision.trouble).inc()
+            self._troubles.add((pool, decision.trouble))
         if decision.replica is None:
             return
-        self._child(self._picks, pool, decision.replica.address, decision.reason).inc()
+        self._picks.add((pool, decision.replica.address, decision.reason))
         if decision.tokens:
-            self._child(self._prompt_tokens, pool).inc(decision.tokens)
-            self._child(self._cached_tokens, pool).inc(decision.cached)
-            self._hit.labels(pool).observe(decision.cached / decision.tokens)
-
-    def _child(self, counter: Counter, *labels: str) -> Counter:
-        key = (counter._name, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = counter.labels(*labels)
-        return child
+            self._prompt.add((pool,), decision.tokens)
+            self._cached.add((pool,), decision.cached)
+            self._hit.observe(decision.cached / decision.tokens)
 
     def forget_replica(self, pool: str, address: str) -> None:
         """Drop the series of a replica that left."""
-        for key in [k for k in self._children if k[:3] == (self._picks._name, pool, address)]:
-            del self._children[key]
-            self._picks.remove(*key[1:])
+        for labels in [labels for labels in self._picks.values if labels[:2] == (pool, address)]:
+            del self._picks.values[labels]
+
+
+class _Exposed(Protocol):
+    def family(self) -> Metric: ...
 
 
 _REPLICA_GAUGES: tuple[tuple[str, str], ...] = (
@@ -127,10 +162,13 @@ _REPLICA_GAUGES: tuple[tuple[str, str], ...] = (
 class _StateCollector(PrometheusCollector):
     """Reads replicas when scraped, so that a replica that left leaves no series behind."""
 
-    def __init__(self, steering: Steering) -> None:
+    def __init__(self, steering: Steering, hot: Iterable[_Exposed]) -> None:
         self._steering = steering
+        self._hot = hot
 
     def collect(self) -> Iterable[Metric]:
+        for exposed in self._hot:
+            yield exposed.family()
         families = {
             name: GaugeMetricFamily(f"kvsteer_replica_{name}", text, labels=["pool", "replica"])
             for name, text in _REPLICA_GAUGES

@@ -24,9 +24,7 @@ class Records:
         now = {
             "at": clock.wall(),
             "seconds": seconds,
-            "samples": [replica.sample for replica in decision.candidates],
-            "headroom": [replica.headroom for replica in decision.candidates],
-            "in_flight": [replica.books.requests for replica in decision.candidates],
+            "state": [(r.sample, r.headroom, r.books.requests) for r in decision.candidates],
         }
         self._ring.append((exchange, now))
 
@@ -90,14 +88,14 @@ def _candidates(decision: Decision, now: dict[str, Any]) -> list[dict[str, Any]]
     choice = decision.choice
     rows = []
     for i, replica in enumerate(decision.candidates):
-        sample = now["samples"][i]
+        sample, headroom, in_flight = now["state"][i]
         row: dict[str, Any] = {
             "replica": replica.address,
             "incarnation": replica.incarnation,
             "excluded": None,
             "cached_tokens": round(decision.columns[i]),
-            "in_flight": now["in_flight"][i],
-            "headroom": now["headroom"][i],
+            "in_flight": in_flight,
+            "headroom": headroom,
             "sample_age": None if sample is None else round(decision.at - sample.at, 3),
             "running": sample and sample.running,
             "waiting": sample and sample.waiting,

@@ -1,0 +1,194 @@
+"""CPU of the ext_proc server per HTTP request behind a real Envoy: the full gateway beside a no-op on grpc.aio.
+
+    .venv/bin/python -m benchmarks.server_cpu [--requests 4000] [--rounds 5] [--replicas 16] [--bytes 2048]
+
+One Envoy, one load, alternating between the two servers in one run; user + system time of each server process
+from /proc, divided by requests; medians over the rounds. The replicas are answered by Envoy itself, metrics
+included, so that nothing else takes the two cores.
+"""
+
+import argparse
+import asyncio
+import copy
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvloop
+import yaml
+
+from benchmarks.http_load import Load, request
+from extproc.config import parse
+from extproc.demo.processes import Child, answers, free_port, program
+from extproc.demo.workload import text
+from extproc.envoyconfig import bootstrap
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_METRICS = "".join(
+    f'vllm:{name}{{engine="0",model_name="m"}} {value}\n'
+    for name, value in [
+        ("num_requests_running", 3.0),
+        ("num_requests_waiting", 0.0),
+        ("kv_cache_usage_perc", 0.25),
+        ("prompt_tokens_total", 1000.0),
+        ("generation_tokens_total", 1000.0),
+    ]
+)
+_ANSWER = json.dumps({"choices": [{"message": {"content": "yes"}}], "usage": {"prompt_tokens": 1}})
+
+
+def cpu_seconds(pid: int) -> float:
+    """User + system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def payloads(size: int, count: int = 300, path: str = "/v1/chat/completions") -> list[bytes]:
+    """Chat requests of about `size` bytes: 20 shared system prompts, two turns of their own."""
+    rng = random.Random(3)
+    systems = [text(rng, size // 2) for _ in range(20)]
+    made = []
+    for _ in range(count):
+        messages = [
+            {"role": "system", "content": rng.choice(systems)},
+            {"role": "user", "content": text(rng, size // 6)},
+            {"role": "assistant", "content": text(rng, size // 6)},
+            {"role": "user", "content": text(rng, size // 6)},
+        ]
+        made.append(request(path, orjson.dumps({"model": "m", "messages": messages, "max_tokens": 64})))
+    return made
+
+
+class Bench:
+    """Envoy with a listener for each server, and the servers."""
+
+    def __init__(self, folder: Path, replicas: int) -> None:
+        self.folder = folder
+        self.upstream, self.admin = free_port(), free_port()
+        self.listeners = {"noop": free_port(), "gateway": free_port()}
+        self.servers = {"noop": free_port(), "gateway": free_port()}
+        self.replicas = [f"127.0.0.{i + 1}:{self.upstream}" for i in range(replicas)]
+        self.children: list[Child] = []
+
+    def start(self) -> dict[str, Child]:
+        """Start everything; returns the servers by name."""
+        path = self.folder / "kvsteer.yaml"
+        path.write_text(yaml.safe_dump(self.settings()))
+        envoy = self.folder / "envoy.yaml"
+        envoy.write_text(yaml.safe_dump(self.envoy()))
+        argv = [program("envoy") or "envoy", "-c", str(envoy), "--concurrency", "1", "--use-dynamic-base-id"]
+        self._child("envoy", [*argv, "--log-level", "error"], self.listeners["noop"])
+        python = sys.executable
+        noop = [python, "-m", "benchmarks.noop_server", str(self.servers["noop"])]
+        gateway = [python, "-m", "extproc", "serve", "-c", str(path)]
+        return {
+            "noop": self._child("noop", noop, self.servers["noop"]),
+            "gateway": self._child("gateway", gateway, self.servers["gateway"]),
+        }
+
+    def _child(self, name: str, argv: list[str], port: int) -> Child:
+        child = Child(name, argv, self.folder)
+        self.children.append(child)
+        child.wait_until(lambda: answers(port), 20)
+        return child
+
+    def settings(self) -> dict[str, Any]:
+        """kvsteer.yaml."""
+        return {
+            "grpc": {"address": f"127.0.0.1:{self.servers['gateway']}"},
+            "admin": {"address": f"127.0.0.1:{free_port()}"},
+            "pools": [{"name": "bench", "engine": "vllm", "replicas": self.replicas}],
+            "envoy": {"listen": f"127.0.0.1:{self.listeners['gateway']}", "admin": f"127.0.0.1:{self.admin}"},
+        }
+
+    def envoy(self) -> dict[str, Any]:
+        """The generated bootstrap, a second time over for the no-op, and replicas that Envoy itself plays."""
+        tree = bootstrap(parse(yaml.safe_dump(self.settings()), "bench"))
+        static = tree["static_resources"]
+        gateway_name = static["clusters"][-1]["name"]
+        twin = json.loads(json.dumps(static["listeners"][0]).replace(gateway_name, "noop"))
+        twin["name"] = "noop"
+        twin["address"]["socket_address"]["port_value"] = self.listeners["noop"]
+        cluster = copy.deepcopy(static["clusters"][-1])
+        cluster["name"] = cluster["load_assignment"]["cluster_name"] = "noop"
+        endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+        endpoint["address"]["socket_address"]["port_value"] = self.servers["noop"]
+        static["clusters"].append(cluster)
+        static["listeners"] += [twin, _upstream(self.upstream)]
+        return tree
+
+
+def _upstream(port: int) -> dict[str, Any]:
+    def direct(prefix: str, body: str) -> dict[str, Any]:
+        answer = {"status": 200, "body": {"inline_string": body}}
+        return {"match": {"prefix": prefix}, "direct_response": answer}
+
+    routes = [direct("/metrics", _METRICS), direct("/", _ANSWER)]
+    manager = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "upstream",
+        "route_config": {"virtual_hosts": [{"name": "u", "domains": ["*"], "routes": routes}]},
+        "http_filters": [
+            {
+                "name": "router",
+                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+            }
+        ],
+    }
+    return {
+        "name": "upstream",
+        "address": {"socket_address": {"address": "0.0.0.0", "port_value": port}},
+        "filter_chains": [{"filters": [{"name": "hcm", "typed_config": manager}]}],
+    }
+
+
+def measure(bench: Bench, servers: dict[str, Child], load: list[bytes], requests: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds of server CPU per request, a value a round, for each server."""
+    figures: dict[str, list[float]] = {name: [] for name in servers}
+    for number in range(rounds + 1):
+        for name, child in servers.items():
+            before = cpu_seconds(child.pid)
+            run = Load(bench.listeners[name], load, requests, 32)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(run.run())
+            if run.failed:
+                raise SystemExit(f"{name}: {run.failed} of {requests} requests failed:\n{child.said()}")
+            if number:  # the first round warms up
+                figures[name].append((cpu_seconds(child.pid) - before) / requests * 1e6)
+    return figures
+
+
+def main() -> None:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--replicas", type=int, default=16)
+    parser.add_argument("--bytes", type=int, default=2048)
+    parser.add_argument("--limit", type=float, help="fail when the ratio is above this")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), args.replicas)
+        try:
+            servers = bench.start()
+            figures = measure(bench, servers, payloads(args.bytes), args.requests, args.rounds)
+        finally:
+            for child in bench.children:
+                child.stop()
+    medians = {name: statistics.median(values) for name, values in figures.items()}
+    ratio = medians["gateway"] / medians["noop"]
+    for name, values in figures.items():
+        print(f"{name:>8}: {medians[name]:6.0f} us of CPU a request   (rounds: {', '.join(f'{v:.0f}' for v in values)})")
+    print(f"   ratio: {ratio:6.2f}   ({args.bytes} bytes, {args.replicas} replicas, {args.requests} requests a round)")
+    if args.limit and ratio > args.limit:
+        raise SystemExit(f"the ratio is above {args.limit}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Real stacks for the tests: Envoy, Redis, gateways, emulated replicas. A module shares one."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from extproc.demo.stack import Stack, StackSettings
+
+#: Fast replicas with few, large chunks: what is tested is the gateway, not two cores' patience.
+QUICK = [
+    "--prefill-speed",
+    "200000",
+    "--tokens-per-chunk",
+    "4",
+    "--max-running",
+    "4096",
+    "--kv-tokens",
+    "2000000",
+]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(StackSettings(engine=[*QUICK, "--echo-headers"], redis_url="")) as running:
+        yield running
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Wait until `condition()` holds and return it; fail saying what did not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not within {seconds} s")
+        time.sleep(0.01)
+    return value
+
+
+async def until_async(condition: Callable[[], Awaitable[Any]], seconds: float, what: str) -> Any:
+    """As `until`, for a coroutine function."""
+    deadline = time.monotonic() + seconds
+    while not (value := await condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not within {seconds} s")
+        await asyncio.sleep(0.01)
+    return value
+
+
+def ledger_tokens(stack: Stack, number: int = 0) -> float:
+    """Tokens a gateway holds charged, by its metrics."""
+    import urllib.request
+
+    url = f"http://127.0.0.1:{stack.gateway_ports[number][1]}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("kvsteer_ledger_tokens "):
+                return float(line.split()[1])
+    raise AssertionError("kvsteer_ledger_tokens is not exposed")
