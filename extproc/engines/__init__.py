@@ -7,7 +7,15 @@ names into the table of docs/engines.md (a test compares them).
 from typing import Protocol
 
 from extproc.core.sample import Sample
+from extproc.engines.generic import Generic
+from extproc.engines.llamacpp import LlamaCpp
+from extproc.engines.sglang import Sglang
+from extproc.engines.tgi import Tgi
+from extproc.engines.triton import Triton
+from extproc.engines.trtllm import TrtLlm
 from extproc.engines.vllm import Vllm
+
+__all__ = ["NAMES", "Engine", "Generic", "detect", "get"]
 
 
 class Engine(Protocol):
@@ -32,8 +40,9 @@ class Engine(Protocol):
 
 
 #: In the order they are tried: Triton's own server may carry vLLM's names, and then vLLM's tell more.
-_ENGINES: tuple[Engine, ...] = (Vllm(),)
+_ENGINES: tuple[Engine, ...] = (Vllm(), Sglang(), Triton(), TrtLlm(), Tgi(), LlamaCpp())
 
+#: The engines that need no settings; `Generic` is made from its names.
 NAMES = tuple(engine.name for engine in _ENGINES)
 
 

@@ -6,12 +6,17 @@ the body is unknown.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from extproc.engines.exposition import Reading, Series
 
 #: How far above 1 rounding may put a share before it is no share.
 _SHARE_SLACK = 1e-3
+
+
+def plus(*parts: float | None) -> float | None:
+    """The sum of parts; None where one is unknown."""
+    return math.fsum(part for part in parts if part is not None) if None not in parts else None
 
 
 def add(values: Iterable[float]) -> float | None:
@@ -71,10 +76,22 @@ def without_copies(series: Sequence[Series]) -> list[Series]:
     return list(kept.values())
 
 
+def every(_series: Series) -> bool:
+    """Takes every series."""
+    return True
+
+
+def having(label: str, *values: str) -> Callable[[Series], bool]:
+    """Takes the series whose label has one of the values."""
+    return lambda one: one.labels.get(label) in values
+
+
 class Ranks:
     """The quantities of one body, over all data-parallel ranks.
 
-    `label` names the rank. `pick` thins out the series of a name before they are combined.
+    `label` names the rank; empty for engines that have none. `ranks` are its values; those seen anywhere in the
+    body if left out. `pick` thins out the series of a name before they are combined. `where` takes only some of
+    the series of a name.
     """
 
     __slots__ = ("_label", "_pick", "_ranks", "_reading")
@@ -82,26 +99,32 @@ class Ranks:
     def __init__(
         self,
         reading: Reading,
-        label: str,
+        label: str = "",
         pick: Callable[[Sequence[Series]], list[Series]] = without_copies,
+        *,
+        ranks: Set[str] | None = None,
     ) -> None:
         self._reading = reading
         self._label = label
         self._pick = pick
-        self._ranks = reading.label_values(label)
+        self._ranks = reading.label_values(label) if ranks is None else ranks
 
-    def total(self, *names: str) -> float | None:
+    def total(self, *names: str, where: Callable[[Series], bool] = every) -> float | None:
         """The sum over ranks and models of the first name that is known."""
-        return next((value for name in names if (value := add(self._values(name))) is not None), None)
+        return next((value for name in names if (value := add(self._values(name, where))) is not None), None)
 
-    def mean(self, *names: str) -> float | None:
+    def mean(self, *names: str, where: Callable[[Series], bool] = every) -> float | None:
         """The mean over ranks and models of the first name that is known."""
         for name in names:
-            values = self._values(name)
+            values = self._values(name, where)
             total = add(values)
             if total is not None:
                 return total / len(values)
         return None
+
+    def optional(self, name: str, where: Callable[[Series], bool] = every) -> float | None:
+        """A part that not every version has: 0 where no series tells it, None where one does and can't be read."""
+        return self.total(name, where=where) if self._found(name, where) else 0.0
 
     def covers(self, series: Sequence[Series]) -> bool:
         """Whether every rank seen in the body has a series here, or ranks are no matter of these."""
@@ -110,6 +133,13 @@ class Ranks:
         seen = {one.labels.get(self._label) for one in series}
         return seen == {None} or self._ranks <= seen
 
-    def _values(self, name: str) -> list[float]:
-        series = self._pick(self._reading.series(name))
+    def _values(self, name: str, where: Callable[[Series], bool]) -> list[float]:
+        series = self._pick(self._found(name, where))
         return [one.value for one in series] if self.covers(series) else []
+
+    def _found(self, name: str, where: Callable[[Series], bool]) -> list[Series]:
+        """The series asked for, and those whose labels can't be read: they might be it."""
+        found = self._reading.series(name)
+        if where is every:
+            return found
+        return [one for one in found if where(one) or (not one.labels and math.isnan(one.value))]

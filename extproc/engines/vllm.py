@@ -9,7 +9,7 @@ import math
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading, Series
-from extproc.engines.quantities import Ranks, agreed, share, single, whole_number, without_copies
+from extproc.engines.quantities import Ranks, agreed, plus, share, single, whole_number, without_copies
 
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
@@ -63,7 +63,7 @@ class Vllm:
         return Sample(
             at=at,
             running=ranks.total(_RUNNING),
-            waiting=_waiting(reading, ranks),
+            waiting=plus(ranks.total(_WAITING), ranks.optional(_SWAPPED)),
             kv_used=share(ranks.mean(*_KV_USED)),
             kv_capacity=_kv_capacity(reading, ranks, block_size),
             block_size=block_size,
@@ -83,14 +83,6 @@ class Vllm:
             models=tuple(sorted(reading.label_values("model_name"))),
             started=single(reading.series(_STARTED)),
         )
-
-
-def _waiting(reading: Reading, ranks: Ranks) -> float | None:
-    waiting = ranks.total(_WAITING)
-    if _SWAPPED not in reading or waiting is None:
-        return waiting
-    swapped = ranks.total(_SWAPPED)
-    return None if swapped is None else waiting + swapped
 
 
 def _cached(ranks: Ranks, names: tuple[str, ...], old_name: str, unit: int | None) -> float | None:

@@ -1,5 +1,6 @@
 """What the tests of the engines share: the fixtures, and the ways a line can be spoilt."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -59,3 +60,36 @@ def faults(before: Sample, after: Sample, may_become: dict[str, object]) -> list
         if told not in allowed and told != may_become.get(field.name, truth):
             wrong.append(f"{field.name}: {truth} became {told}")
     return wrong
+
+
+def spoilt_json(text: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each value inside a JSON body in turn removed or of a wrong kind; and the body cut off."""
+    tree = json.loads(text)
+    for path in _paths(tree):
+        yield f"removed: {path}", json.dumps(_changed(tree, path, _REMOVED)).encode()
+        for value in (None, -1, "7", True, [], {}, float("nan"), float("inf"), 10**400):
+            yield f"{value!r:.20}: {path}", json.dumps(_changed(tree, path, value)).encode()
+    for share in (0.0, 0.3, 0.9):
+        yield f"cut at {share}", text[: int(len(text) * share)]
+
+
+_REMOVED = object()
+
+
+def _paths(tree: object) -> Iterator[tuple[str | int, ...]]:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield (key,)
+        yield from ((key, *rest) for rest in _paths(value))
+
+
+def _changed(tree: object, path: tuple[str | int, ...], value: object) -> object:
+    copy = json.loads(json.dumps(tree))
+    inner = copy
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is _REMOVED:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return copy
