@@ -112,9 +112,13 @@ def _brotli_blocks(body: bytes) -> Iterator[bytes]:
     view = memoryview(body)
     try:
         for at in range(0, len(view), _BLOCK):
-            yield decoder.process(view[at : at + _BLOCK], output_buffer_limit=_BLOCK)
-            while not decoder.can_accept_more_data():
-                yield decoder.process(b"", output_buffer_limit=_BLOCK)
+            piece = decoder.process(view[at : at + _BLOCK], output_buffer_limit=_BLOCK)
+            # `can_accept_more_data` is no sign that all is out, only that all is in: asked until nothing comes.
+            while piece or not decoder.can_accept_more_data():
+                yield piece
+                if decoder.is_finished():
+                    break
+                piece = decoder.process(b"", output_buffer_limit=_BLOCK)
     except brotli.error:
         raise _bad() from None
     if not decoder.is_finished():

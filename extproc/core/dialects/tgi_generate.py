@@ -1,7 +1,5 @@
 """Text Generation Inference's own API: plain text, with images as Markdown inside it."""
 
-import re
-
 from extproc.core.dialects.base import (
     RAW_TEXT,
     Body,
@@ -9,21 +7,25 @@ from extproc.core.dialects.base import (
     choices,
     output_limit,
     start_of,
+    with_fields,
     word,
     wrong_shape,
 )
 from extproc.core.dialects.content import NEXT
-from extproc.core.prefix import ChainWriter, fold, tag, utf8
+from extproc.core.prefix import ChainWriter, tag, utf8
 from extproc.core.prompt import Prompt
 
 NAME = "tgi_generate"
 PATHS: tuple[str, ...] = ("/generate", "/generate_stream", "/")
 
 _IMAGE = tag("media:image")
-_ADAPTER = tag("tgi:adapter_id")
 
-#: How TGI marks images: the URL or data URL stands in round brackets, and ends at the first closing one.
-_MARKDOWN_IMAGE = re.compile(r"!\[\]\(((?:https?://|data:)[^)]*)\)")
+#: Parameters that change the prompt from its first token on.
+_PARAMETERS = {name: tag(f"tgi:{name}") for name in ("adapter_id", "truncate")}
+
+#: How TGI marks images: a URL or data URL in round brackets, ended by the first closing one.
+_OPEN = "![]("
+_SCHEMES = ("http://", "https://", "data:")
 
 
 def read(body: Body, limits: Limits) -> Prompt:
@@ -35,16 +37,15 @@ def read(body: Body, limits: Limits) -> Prompt:
         parameters = {}
     elif type(parameters) is not dict:
         raise wrong_shape()
-    adapter = word(parameters.get("adapter_id"))
-    start = start_of(body, limits)
-    writer = ChainWriter(fold(start, _ADAPTER, utf8(adapter)) if adapter else start, limits.max_parts)
+    start = with_fields(start_of(body, limits), parameters, _PARAMETERS, limits)
+    writer = ChainWriter(start, limits.max_parts)
     _write(writer, inputs)
     chain = writer.chain()
     return Prompt(
         dialect=NAME,
         kind="generate",
         model=word(body.get("model")),
-        adapter=adapter,
+        adapter=word(parameters.get("adapter_id")),
         chains=[chain],
         size=chain.ends[-1],
         max_output=output_limit(parameters, "max_new_tokens"),
@@ -54,12 +55,18 @@ def read(body: Body, limits: Limits) -> Prompt:
 
 
 def _write(writer: ChainWriter, inputs: str) -> None:
-    if "![](" not in inputs:
-        writer.text(RAW_TEXT, inputs)
-        return
-    pieces = _MARKDOWN_IMAGE.split(inputs)  # text and URL in turn
-    writer.spend(len(pieces))
-    writer.text(RAW_TEXT, pieces[0])
-    for url, text in zip(pieces[1::2], pieces[2::2], strict=True):
-        writer.media(_IMAGE, utf8(url))
-        writer.text(NEXT, text)
+    """Text and images in turn; one pass over `inputs`, as no closing bracket is looked for twice."""
+    kind, done = RAW_TEXT, 0
+    begin = inputs.find(_OPEN)
+    while begin >= 0:
+        at = begin + len(_OPEN)
+        if inputs.startswith(_SCHEMES, at):
+            end = inputs.find(")", at)
+            if end < 0:
+                break
+            writer.spend(2)
+            writer.text(kind, inputs[done:begin])
+            writer.media(_IMAGE, utf8(inputs[at:end]))
+            kind, done, at = NEXT, end + 1, end + 1
+        begin = inputs.find(_OPEN, at)
+    writer.text(kind, inputs[done:])

@@ -1,0 +1,361 @@
+"""Finding and reading across all dialects: paths, limits, and any bytes at all."""
+
+import pathlib
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.core import dialects
+from extproc.core.dialects import DIALECTS, Limits, find, read
+from extproc.core.prompt import REASONS
+from extproc.errors import Unreadable
+from tests.unit.reading import CHAT, chat, check, prompt_of, refused, user
+
+BODIES: dict[str, dict[str, object]] = {
+    CHAT: chat(
+        {"role": "system", "content": "be kind"},
+        user(
+            [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "http://a/b.png"}}]
+        ),
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": ["a", "b"]},
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        chat_template_kwargs={"enable_thinking": False},
+        cache_salt="s",
+        max_tokens=9,
+        n=2,
+    ),
+    "/v1/completions": {"model": "m", "prompt": ["a", "b"], "max_tokens": 5},
+    "/v1/responses": {
+        "model": "m",
+        "instructions": "be kind",
+        "input": [user("hi"), {"type": "function_call_output", "call_id": "c", "output": "42"}],
+    },
+    "/v1/embeddings": {"model": "m", "input": [[1, 2], [3]]},
+    "/rerank": {"model": "m", "query": "q", "documents": ["a", {"text": "b"}]},
+    "/score": {"model": "m", "text_1": "q", "text_2": ["a", {"content": [{"type": "text", "text": "b"}]}]},
+    "/v1/messages": {
+        "model": "m",
+        "system": [{"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}}],
+        "messages": [user([{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image"}]}])],
+        "max_tokens": 7,
+    },
+    "/generate_stream": {"inputs": "hi ![](http://a/b.png)", "parameters": {"max_new_tokens": 3}},
+    "/generate": {
+        "input_ids": [[1, 2], [3]],
+        "sampling_params": [{"n": 2}, {"max_new_tokens": 4}],
+        "lora_path": ["a", None],
+        "image_data": [["x"], None],
+    },
+    "/inference/v1/generate": {"model": "m", "token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 4}},
+}
+BODIES["/v1/messages"]["messages"][0]["content"][0]["content"][0]["source"] = {
+    "type": "url",
+    "url": "http://a",
+}  # type: ignore[index]
+each_path = pytest.mark.parametrize("path", BODIES)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/chat/completions", "openai_chat"),
+        ("/foo/v1/chat/completions", "openai_chat"),
+        ("/v1/chat/completions/", "openai_chat"),
+        ("/v1/chat/completions?api-version=1/2", "openai_chat"),
+        ("/v1/chat/completions/?a=/v1/completions", "openai_chat"),
+        ("/openai/deployments/gpt/chat/completions", "openai_chat"),
+        ("/v1/completions", "openai_completions"),
+        ("/a/b/c/v1/completions", "openai_completions"),
+        ("/v1/responses", "openai_responses"),
+        ("/v1/embeddings", "openai_embeddings"),
+        ("/rerank", "rerank"),
+        ("/v1/rerank", "rerank"),
+        ("/v2/rerank", "rerank"),
+        ("/foo/rerank", "rerank"),
+        ("/score", "score"),
+        ("/v1/score", "score"),
+        ("/v1/messages", "anthropic_messages"),
+        ("/generate_stream", "tgi_generate"),
+        ("/", "tgi_generate"),
+        ("/?a=b", "tgi_generate"),
+        ("/generate", "sglang_generate"),
+        ("/foo/generate", "sglang_generate"),
+        ("/inference/v1/generate", "vllm_generate"),
+        ("/foo/inference/v1/generate", "vllm_generate"),
+        ("/" + "x" * 10_000 + "/v1/chat/completions", "openai_chat"),
+    ],
+)
+def test_a_path_finds_its_dialect(path: str, name: str) -> None:
+    found = find(path)
+    assert found is not None
+    assert name == found.NAME
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "//",
+        "/foo/",
+        "/v1/Chat/Completions",
+        "/V1/completions",
+        "/v1/chat/completions/render",
+        "/v1/chat/completionsx",
+        "/xv1/completions",
+        "/completions",
+        "/v1/messages/count_tokens",
+        "/v1/threads/t/messages",
+        "/v1/models",
+        "/xgenerate",
+        "v1/completions",
+        "?/v1/completions",
+        "/" + "/" * 10_000,
+    ],
+)
+def test_other_paths_find_none(path: str) -> None:
+    assert find(path) is None
+    assert refused(path, {}) == "no_dialect"
+
+
+def test_found_paths_are_remembered_within_bounds() -> None:
+    for at in range(3000):
+        find(f"/{at}/v1/completions")
+    size = dialects._find.cache_info()
+    assert size.currsize <= (size.maxsize or 0) <= 1024
+
+
+def test_names_and_paths_belong_to_one_dialect_each() -> None:
+    names = [dialect.NAME for dialect in DIALECTS]
+    assert len(set(names)) == len(names)
+    paths = [path for dialect in DIALECTS for path in dialect.PATHS]
+    assert {path for path in paths if paths.count(path) > 1} == {"/generate"}
+    assert max(map(len, paths)) * 2 < 64
+
+
+def test_every_dialect_path_and_reason_is_documented() -> None:
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
+    wanted = [dialect.NAME for dialect in DIALECTS]
+    wanted += [path for dialect in DIALECTS for path in dialect.PATHS]
+    wanted += list(REASONS)
+    assert [word for word in wanted if f"`{word}`" not in page] == []
+
+
+@each_path
+def test_every_sample_is_read_and_holds_together(path: str) -> None:
+    check(prompt_of(path, BODIES[path]))
+
+
+@each_path
+def test_spaces_escapes_and_order_of_top_level_keys_do_not_matter(path: str) -> None:
+    body = BODIES[path]
+    text = orjson.dumps(dict(reversed(body.items())), option=orjson.OPT_INDENT_2)
+    spelled = text.replace(b"hi", b"\\u0068\\u0069").replace(b"a/b", b"a\\/b")
+    assert read(path, spelled, Limits()) == prompt_of(path, body)
+
+
+@each_path
+def test_a_memoryview_reads_like_bytes(path: str) -> None:
+    body = orjson.dumps(BODIES[path])
+    assert read(path, memoryview(body), Limits()) == read(path, body, Limits())
+
+
+@each_path
+def test_model_and_salt_part_every_chain(path: str) -> None:
+    base = prompt_of(path, BODIES[path])
+    for change in (
+        {"model": "other"},
+        {"cache_salt": "other"},
+        {"extra_key": "other"},
+        {"lora_path": "other"},
+    ):
+        changed = prompt_of(path, {**BODIES[path], **change})
+        for one, other in zip(base.chains, changed.chains, strict=True):
+            assert not set(one.hashes) & set(other.hashes), change
+
+
+@each_path
+def test_what_does_not_change_the_prompt_does_not_change_the_chain(path: str) -> None:
+    extra = {
+        "temperature": 0.3,
+        "top_p": 0.1,
+        "user": "u",
+        "metadata": {"a": "b"},
+        "session_id": "s",
+        "rid": "r",
+        "seed": 5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "response_format": {"type": "json_object"},
+        "tool_choice": "auto",
+        "priority": 3,
+        "unknown": [[[[1]]]],
+        "cache_salt": BODIES[path].get("cache_salt"),
+    }
+    assert prompt_of(path, {**BODIES[path], **extra}).chains == prompt_of(path, BODIES[path]).chains
+
+
+@each_path
+@pytest.mark.parametrize("body", [{}, [], 1, None, "text", True, {"model": "m"}])
+def test_json_of_another_shape_is_a_wrong_shape(path: str, body: object) -> None:
+    assert refused(path, body) == "wrong_shape"
+
+
+@each_path
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"\0",
+        b"\xff\xfe{}",
+        b"\xef\xbb\xbf{}",
+        b"{",
+        b'{"a":1}x',
+        b"NaN",
+        b'{"n":NaN}',
+        b'{"n":1e999}',
+        b'{"prompt":"\\ud800"}',
+        b'{"prompt":"\xed\xa0\x80"}',
+        b"--boundary\r\nContent-Disposition: form-data",
+    ],
+)
+def test_what_is_not_json_says_so(path: str, body: bytes) -> None:
+    assert refused(path, body) == "not_json"
+
+
+@each_path
+@pytest.mark.parametrize("bomb", [b"[" * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"a":' * 10_000])
+def test_a_nesting_bomb_is_too_deep(path: str, bomb: bytes) -> None:
+    assert refused(path, bomb) == "too_deep"
+    assert refused(path, b'{"messages":' + bomb) == "too_deep"
+
+
+@each_path
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b'"a":1,'])
+def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed(path: str, piece: bytes) -> None:
+    assert refused(path, piece * 500_001) == "too_many_parts"
+
+
+def test_a_long_text_may_hold_brackets() -> None:
+    assert prompt_of(CHAT, chat(user("[{(" * 100_000)))
+
+
+def test_the_last_of_two_equal_keys_counts_and_case_matters() -> None:
+    body = b'{"model":"a","Model":"x","MESSAGES":1,"messages":[{"role":"user","content":"a"}],"model":"b"}'
+    assert read(CHAT, body, Limits()).model == "b"
+
+
+@each_path
+@pytest.mark.parametrize("value", [1, True, ["a"], {"a": 1}, 1.5])
+def test_a_model_that_is_no_string_is_a_wrong_shape(path: str, value: object) -> None:
+    assert refused(path, {**BODIES[path], "model": value}) == "wrong_shape"
+
+
+def test_an_absent_or_null_model_is_empty() -> None:
+    assert prompt_of(CHAT, {"messages": [user("a")]}).model == ""
+    assert prompt_of(CHAT, {"messages": [user("a")], "model": None}).model == ""
+
+
+@given(st.sampled_from(sorted(BODIES)), st.binary(max_size=200))
+@settings(deadline=None)
+def test_any_bytes_are_read_or_refused(path: str, body: bytes) -> None:
+    survives(path, body)
+
+
+WORDS = st.sampled_from(
+    [
+        "model",
+        "messages",
+        "role",
+        "content",
+        "type",
+        "text",
+        "image_url",
+        "url",
+        "tools",
+        "name",
+        "input",
+        "prompt",
+        "documents",
+        "query",
+        "items",
+        "source",
+        "tool_result",
+        "tool_use",
+        "document",
+        "user",
+        "assistant",
+        "cache_salt",
+        "n",
+        "max_tokens",
+        "system",
+        "data",
+        "parameters",
+        "inputs",
+        "input_ids",
+        "token_ids",
+        "sampling_params",
+        "features",
+        "lora_path",
+        "image_data",
+        "function_call_output",
+        "output",
+    ]
+)
+NUMBERS = st.integers(-(2**64), 2**64) | st.floats(allow_nan=False, allow_infinity=False) | st.just(1e308)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=6) | WORDS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(sorted(BODIES)), st.dictionaries(WORDS, JSON, max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_any_json_is_read_or_refused(path: str, body: dict[str, object]) -> None:
+    survives(path, as_json(body))
+
+
+@given(st.sampled_from(sorted(BODIES)), st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_valid_body_with_one_value_exchanged_is_read_or_refused(path: str, data: st.DataObject) -> None:
+    body = orjson.loads(orjson.dumps(BODIES[path]))
+    places = list(inner_places(body))
+    holder, key = data.draw(st.sampled_from(places))
+    holder[key] = data.draw(JSON)
+    survives(path, as_json(body))
+
+
+@given(st.sampled_from(sorted(BODIES)), st.data())
+@settings(deadline=None)
+def test_a_valid_body_with_one_byte_exchanged_is_read_or_refused(path: str, data: st.DataObject) -> None:
+    body = bytearray(orjson.dumps(BODIES[path]))
+    body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    survives(path, bytes(body))
+
+
+def survives(path: str, body: bytes) -> None:
+    try:
+        check(read(path, body, Limits()))
+    except Unreadable as error:
+        reason = error.reason
+    else:
+        reason = "not_json"
+    assert reason in REASONS
+
+
+def as_json(body: object) -> bytes:
+    """As orjson would write it, ints beyond 64 bits too."""
+    import json
+
+    return json.dumps(body, ensure_ascii=True).encode()
+
+
+def inner_places(value: object):
+    keys = value.keys() if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    for key in keys:
+        yield value, key
+        yield from inner_places(value[key])

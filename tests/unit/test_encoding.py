@@ -1,0 +1,187 @@
+import gzip
+import random
+import tracemalloc
+import zlib
+
+import brotli
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.core.encoding import decode
+from extproc.errors import TooLarge, Unreadable
+
+TEXT = b'{"model":"m","messages":[{"role":"user","content":"hello hello hello"}]}'
+LIMIT = 1 << 20
+
+
+def raw_deflate(data: bytes) -> bytes:
+    coder = zlib.compressobj(wbits=-15)
+    return coder.compress(data) + coder.flush()
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def zstd_streamed(data: bytes) -> bytes:
+    """A frame that does not tell the size of its content."""
+    coder = zstandard.ZstdCompressor().compressobj()
+    return coder.compress(data) + coder.flush()
+
+
+CODERS = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": brotli.compress,
+    "zstd": zstd,
+}
+WITH_IDENTITY = {**CODERS, "identity": bytes}
+each_coding = pytest.mark.parametrize("coding", CODERS)
+
+
+@each_coding
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(300_000), random.Random(3).randbytes(300_000)])
+def test_what_was_encoded_comes_back(coding: str, data: bytes) -> None:
+    assert decode(CODERS[coding](data), coding, LIMIT) == data
+
+
+@pytest.mark.parametrize("coding", ["", "identity", " Identity ", ","])
+def test_identity_gives_the_same_bytes_object(coding: str) -> None:
+    assert decode(TEXT, coding, LIMIT) is TEXT
+
+
+@pytest.mark.parametrize("coding", ["GZIP", " gzip ", "gzip,", "identity, gzip", "gzip, identity"])
+def test_codings_are_read_without_case_spaces_and_empty_entries(coding: str) -> None:
+    assert decode(gzip.compress(TEXT), coding, LIMIT) == TEXT
+
+
+def test_a_list_is_undone_from_its_end() -> None:
+    assert decode(brotli.compress(gzip.compress(TEXT)), "gzip, br", LIMIT) == TEXT
+    with pytest.raises(Unreadable, match="bad_encoding"):
+        decode(brotli.compress(gzip.compress(TEXT)), "br, gzip", LIMIT)
+
+
+def test_gzip_members_are_joined() -> None:
+    assert decode(gzip.compress(b"one ") + gzip.compress(b"two"), "gzip", LIMIT) == b"one two"
+
+
+def test_zstd_frames_are_joined_with_and_without_a_content_size() -> None:
+    assert decode(zstd(b"one ") + zstd_streamed(b"two"), "zstd", LIMIT) == b"one two"
+
+
+def test_deflate_is_read_with_and_without_its_zlib_wrapper() -> None:
+    assert decode(raw_deflate(TEXT), "deflate", LIMIT) == TEXT
+    assert decode(zlib.compress(TEXT), "deflate", LIMIT) == TEXT
+
+
+@pytest.mark.parametrize("coding", ["compress", "gzip;q=1", "aws-chunked", "gzip,gzip,gzip,gzip,gzip"])
+def test_unknown_codings_and_long_lists_are_refused(coding: str) -> None:
+    with pytest.raises(Unreadable, match="bad_encoding"):
+        decode(gzip.compress(TEXT), coding, LIMIT)
+
+
+def test_no_body_is_no_body_in_any_coding() -> None:
+    assert decode(b"", "gzip", LIMIT) == b""
+
+
+@each_coding
+def test_bytes_broken_off_anywhere_are_refused(coding: str) -> None:
+    whole = CODERS[coding](TEXT)
+    for end in range(1, len(whole)):
+        with pytest.raises(Unreadable, match="bad_encoding"):
+            decode(whole[:end], coding, LIMIT)
+
+
+@each_coding
+def test_bytes_after_the_end_are_refused(coding: str) -> None:
+    with pytest.raises(Unreadable, match="bad_encoding"):
+        decode(CODERS[coding](TEXT) + b"x", coding, LIMIT)
+
+
+@each_coding
+def test_plain_json_under_a_coding_is_refused(coding: str) -> None:
+    with pytest.raises(Unreadable, match="bad_encoding"):
+        decode(TEXT, coding, LIMIT)
+
+
+@pytest.mark.parametrize("coding", WITH_IDENTITY)
+def test_the_limit_is_exact(coding: str) -> None:
+    body = WITH_IDENTITY[coding](bytes(100_000))
+    assert len(decode(body, coding, 100_000)) == 100_000
+    with pytest.raises(TooLarge) as caught:
+        decode(body, coding, 99_999)
+    assert caught.value.reason == "too_large"
+
+
+@pytest.fixture(scope="module")
+def bombs() -> dict[str, bytes]:
+    """64 MiB of zeros in each coding."""
+    zeros = bytes(64 << 20)
+    light = {**CODERS, "br": lambda data: brotli.compress(data, quality=4)}
+    return {coding: coder(zeros) for coding, coder in light.items()}
+
+
+@each_coding
+@pytest.mark.parametrize("limit", [0, 1000, 1 << 20])
+def test_a_bomb_is_stopped_within_one_block_of_the_limit(
+    coding: str, limit: int, bombs: dict[str, bytes]
+) -> None:
+    bomb = bombs[coding]
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            decode(bomb, coding, limit)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A growing buffer is copied when it moves: once the limit again, and the codec's block.
+    assert peak < 2.5 * limit + 600_000, f"{peak} bytes held for a limit of {limit}"
+
+
+@pytest.mark.parametrize(("coding", "coder"), [("gzip", gzip.compress), ("zstd", zstd)])
+def test_more_members_than_any_file_has_are_refused(coding: str, coder) -> None:
+    assert decode(coder(b"a") * 16, coding, LIMIT) == b"a" * 16
+    with pytest.raises(Unreadable, match="bad_encoding"):
+        decode(coder(b"a") * 17, coding, LIMIT)
+
+
+def test_a_zstd_window_beyond_8_mib_is_refused() -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=27)
+    coder = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    with pytest.raises(Unreadable, match="bad_encoding"):
+        decode(coder.compress(TEXT) + coder.flush(), "zstd", LIMIT)
+
+
+def test_incompressible_brotli_of_several_blocks_comes_back() -> None:
+    data = random.Random(5).randbytes(1_000_000)
+    assert decode(brotli.compress(data, quality=1), "br", LIMIT) == data
+
+
+@given(st.binary(max_size=300), st.sampled_from(sorted(WITH_IDENTITY)), st.integers(0, 400))
+@settings(deadline=None)
+def test_any_bytes_give_bytes_or_unreadable(body: bytes, coding: str, limit: int) -> None:
+    try:
+        assert len(decode(body, coding, limit)) <= limit
+    except Unreadable as error:
+        reason = error.reason
+    else:
+        reason = "none"
+    assert reason in ("bad_encoding", "too_large", "none")
+
+
+@given(st.data(), st.sampled_from(sorted(CODERS)))
+@settings(deadline=None)
+def test_a_damaged_body_gives_bytes_or_unreadable(data: st.DataObject, coding: str) -> None:
+    body = bytearray(CODERS[coding](TEXT))
+    at = data.draw(st.integers(0, len(body) - 1))
+    body[at] ^= data.draw(st.integers(1, 255))
+    try:
+        decode(bytes(body), coding, LIMIT)
+    except Unreadable as error:
+        reason = error.reason
+    else:
+        reason = "none"
+    assert reason in ("bad_encoding", "too_large", "none")
