@@ -386,14 +386,19 @@ async def test_a_client_that_leaves_the_queue_is_not_computed(session: aiohttp.C
         body = {**CHAT, "max_tokens": 50_000}
         asking = [asyncio.create_task(client.post("/v1/chat/completions", body)) for _ in range(2)]
         await until_async(lambda: _has(client, running=1, waiting=1), 5, "one runs and one waits")
+        await until_async(lambda: _finished(client), 5, "the first prompt is done")
         for task in asking:
             task.cancel()
         await until_async(lambda: _all_free(client), LEFT, "both are gone")
-        assert engine.truth()["prompt_tokens_finished"] == 9, "only the first one was computed"
+        assert engine.truth()["prompt_tokens_computed"] == 9, "only the first one was computed"
 
 
 async def _has(client: Client, running: int, waiting: int) -> bool:
     return (await _state(client))[:2] == (running, waiting)
+
+
+async def _finished(client: Client) -> bool:
+    return bool(client.engine.truth()["prompt_tokens_finished"])
 
 
 # -- faults ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def answer_text(job: Job, index: int, start: int, end: int) -> str:
     text = stream.text(start, end)
     if shown is None:
         return text
-    return text[: max(0, shown - len(stream.text(0, start)))]
+    return text[: max(0, shown - stream.characters(start))]
 
 
 def usage(job: Job, sequences: list[Sequence], settings: EngineSettings, generated: int) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def _tokens_to(stream: TokenStream, size: int, most: int) -> int:
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
-        if len(stream.text(0, middle)) >= size:
+        if stream.characters(middle) >= size:
             high = middle
         else:
             low = middle + 1

@@ -110,6 +110,7 @@ class EmulatedEngine:
         """Take no more connections, give running responses `stop_timeout` seconds, then close everything."""
         if self._restarting:
             self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
         if self._dropping:
             self._dropping.cancel()
         self._close_listener()

@@ -103,6 +103,10 @@ class TokenStream:
         """Generated tokens `start` to `end` as text."""
         return generated_text(self.seed, self._cutter.cut(start), self._cutter.cut(end))
 
+    def characters(self, tokens: int) -> int:
+        """Characters in the text of the first `tokens` generated tokens."""
+        return self._cutter.cut(tokens)
+
     def extend(self, generated: int) -> list[int]:
         """Hash the blocks that `generated` tokens of output have filled since the last call; new hashes."""
         old, output = len(self.hashes), self._cutter.cut(generated)
