@@ -234,9 +234,9 @@ def test_a_nesting_bomb_is_too_deep(path: str, bomb: bytes) -> None:
 
 
 @each_path
-@pytest.mark.parametrize("piece", [b"[],", b"{},", b'"a":1,'])
-def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed(path: str, piece: bytes) -> None:
-    assert refused(path, piece * 500_001) == "too_many_parts"
+@pytest.mark.parametrize("piece", [b"[],", b"{},"])
+def test_a_body_of_millions_of_lists_is_refused_before_it_is_parsed(path: str, piece: bytes) -> None:
+    assert refused(path, piece * 3_000_000) == "too_many_parts"
 
 
 def test_a_long_text_may_hold_brackets() -> None:
