@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 def request(path: str, body: bytes) -> bytes:
     """One keep-alive POST as bytes."""
-    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    fields = ("host: bench", "content-type: application/json", f"content-length: {len(body)}")
+    return "\r\n".join([f"POST {path} HTTP/1.1", *fields, "\r\n"]).encode() + body
 
 
 class _Connection(asyncio.Protocol):

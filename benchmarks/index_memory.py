@@ -29,7 +29,9 @@ def fill(length: int, turnover: int) -> float:
     slots = [index.add_slot(_PAIRS // _REPLICAS * 1024, 0.0) for _ in range(_REPLICAS)]
     ends = [1024 * (i + 1) for i in range(length)]
     for step in range(turnover * _PAIRS // length):
-        index.place(slots[step % _REPLICAS], Chain([rng.getrandbits(60) for _ in range(length)], ends), step / 1000)
+        index.place(
+            slots[step % _REPLICAS], Chain([rng.getrandbits(60) for _ in range(length)], ends), step / 1000
+        )
     return (resident() - before) / len(index)
 
 
@@ -40,7 +42,10 @@ def main() -> None:
             child = os.fork()
             if child == 0:
                 each = fill(length, turnover)
-                print(f"chains of {length:2} hashes, {turnover} million placed: {each:6.1f} bytes a pair", flush=True)
+                print(
+                    f"chains of {length:2} hashes, {turnover} million placed: {each:6.1f} bytes a pair",
+                    flush=True,
+                )
                 os._exit(0)
             os.waitpid(child, 0)
 

@@ -40,6 +40,7 @@ _METRICS = "".join(
         ("generation_tokens_total", 1000.0),
     ]
 )
+_TYPE = "type.googleapis.com/envoy.extensions.filters"
 _ANSWER = json.dumps({"choices": [{"message": {"content": "yes"}}], "usage": {"prompt_tokens": 1}})
 
 
@@ -131,13 +132,13 @@ def _upstream(port: int) -> dict[str, Any]:
 
     routes = [direct("/metrics", _METRICS), direct("/", _ANSWER)]
     manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "@type": f"{_TYPE}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "upstream",
         "route_config": {"virtual_hosts": [{"name": "u", "domains": ["*"], "routes": routes}]},
         "http_filters": [
             {
                 "name": "router",
-                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+                "typed_config": {"@type": f"{_TYPE}.http.router.v3.Router"},
             }
         ],
     }
@@ -148,7 +149,9 @@ def _upstream(port: int) -> dict[str, Any]:
     }
 
 
-def measure(bench: Bench, servers: dict[str, Child], load: list[bytes], requests: int, rounds: int) -> dict[str, list[float]]:
+def measure(
+    bench: Bench, servers: dict[str, Child], load: list[bytes], requests: int, rounds: int
+) -> dict[str, list[float]]:
     """Microseconds of server CPU per request, a value a round, for each server."""
     figures: dict[str, list[float]] = {name: [] for name in servers}
     for number in range(rounds + 1):
@@ -184,8 +187,12 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in figures.items()}
     ratio = medians["gateway"] / medians["noop"]
     for name, values in figures.items():
-        print(f"{name:>8}: {medians[name]:6.0f} us of CPU a request   (rounds: {', '.join(f'{v:.0f}' for v in values)})")
-    print(f"   ratio: {ratio:6.2f}   ({args.bytes} bytes, {args.replicas} replicas, {args.requests} requests a round)")
+        print(
+            f"{name:>8}: {medians[name]:6.0f} us of CPU a request   (rounds: {', '.join(f'{v:.0f}' for v in values)})"
+        )
+    print(
+        f"   ratio: {ratio:6.2f}   ({args.bytes} bytes, {args.replicas} replicas, {args.requests} requests a round)"
+    )
     if args.limit and ratio > args.limit:
         raise SystemExit(f"the ratio is above {args.limit}")
 

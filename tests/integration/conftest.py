@@ -1,8 +1,8 @@
 """Real stacks for the tests: Envoy, Redis, gateways, emulated replicas. A module shares one."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,16 +10,10 @@ import pytest
 from extproc.demo.stack import Stack, StackSettings
 
 #: Fast replicas with few, large chunks: what is tested is the gateway, not two cores' patience.
-QUICK = [
-    "--prefill-speed",
-    "200000",
-    "--tokens-per-chunk",
-    "4",
-    "--max-running",
-    "4096",
-    "--kv-tokens",
-    "2000000",
-]
+#: A body of 30 MiB is a prompt that fits.
+_OPTIONS = """--prefill-speed 1000000 --max-model-len 10000000 --kv-tokens 20000000
+    --reported-kv-tokens 2000000 --tokens-per-chunk 4 --max-running 4096"""
+QUICK = _OPTIONS.split()
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +32,8 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     return value
 
 
-async def until_async(condition: Callable[[], Awaitable[Any]], seconds: float, what: str) -> Any:
-    """As `until`, for a coroutine function."""
-    deadline = time.monotonic() + seconds
-    while not (value := await condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not within {seconds} s")
-        await asyncio.sleep(0.01)
-    return value
-
-
 def ledger_tokens(stack: Stack, number: int = 0) -> float:
     """Tokens a gateway holds charged, by its metrics."""
-    import urllib.request
-
     url = f"http://127.0.0.1:{stack.gateway_ports[number][1]}/metrics"
     with urllib.request.urlopen(url, timeout=5) as answer:
         for line in answer.read().decode().splitlines():

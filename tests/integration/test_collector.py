@@ -375,32 +375,33 @@ async def test_a_parser_that_raises_is_a_failure_and_ends_no_loop():
 
 
 async def test_stopping_in_the_middle_of_scrapes_leaves_no_task_and_no_connection():
-    record, held = Record(), 0
+    record, connected = Record(), 0
+    all_gone = asyncio.Event()
 
-    async def handler(_request: web.Request) -> web.Response:
-        nonlocal held
-        held += 1
+    async def never_answers(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        nonlocal connected
+        connected += 1
         record._news.set()
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
+        try:
+            await reader.read()  # up to the end of the connection
+        finally:
+            connected -= 1
+            if connected == 0:
+                all_gone.set()
 
-    before = asyncio.all_tasks()
-    async with server(handler) as port:
-        targets = {f"r{i}": Target(url=f"http://127.0.0.1:{port}/{i}") for i in range(20)}
+    async with raw_server(never_answers) as port:
         watching = collector(record, Scraping(interval=0.05, timeout=30))
-        watching.set_targets(targets)
-        await watching.start()
-        await record.until(lambda: held == 20)
-        began = time.monotonic()
-        await watching.stop()
-        assert time.monotonic() - began < 1
-        assert {
-            task for task in asyncio.all_tasks() - before if task.get_name().startswith("scrape")
-        } == set()
-        assert watching.scraper._session is None
-        await watching.start()
-        await watching.stop()
-    gc.collect()  # an unclosed session would warn here, and warnings are errors
+        watching.set_targets({f"r{i}": Target(url=f"http://127.0.0.1:{port}/{i}") for i in range(20)})
+        for _ in range(2):  # a collector that was stopped can be started again
+            all_gone.clear()
+            await watching.start()
+            await record.until(lambda: connected == 20)
+            began = time.monotonic()
+            await watching.stop()
+            assert time.monotonic() - began < 1
+            await asyncio.wait_for(all_gone.wait(), 5)
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("scrape")]
+    gc.collect()  # what was left open would warn here, and warnings are errors
     assert record.samples == record.failures == []
 
 
@@ -476,13 +477,16 @@ def test_secrets_that_cannot_be_had_are_a_fault_of_the_configuration_that_shows_
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "http://", "http://[::1", "host:80", "http://h:99999/"])
+@pytest.mark.parametrize(
+    "url", ["ftp://host/x", "http://", "http://[::1", "host:80", "http://h:99999/", "http://user:secret@h/"]
+)
 def test_a_url_that_is_none_changes_nothing_and_is_named(url):
     watching = collector(Record())
     watching.set_targets({"10.0.0.1:8000": Target()})
-    with pytest.raises(ConfigError, match="is no URL; write"):
+    with pytest.raises(ConfigError, match="is no URL; write") as caught:
         watching.set_targets({"10.0.0.2:8000": Target(url=url)})
     assert list(watching._targets) == ["10.0.0.1:8000"]
+    assert "secret" not in str(caught.value)
 
 
 def test_an_engine_that_is_not_known_is_named_with_its_pool():

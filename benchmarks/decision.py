@@ -1,0 +1,123 @@
+"""The decision alone: request bytes in, decision out, beside `orjson.loads` of the same bytes.
+
+    .venv/bin/python -m benchmarks.decision [--rounds 9] [--check]
+
+Read, chain, match, choose and charge on a warm index, then release; alternating with plain parsing in one run,
+medians of rounds. Promised: at most 40 us (40x) at 2 KB with 16 replicas, 150 us (15x) at 32 KB with 64
+replicas, 2 ms (4x) at 1 MB.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
+
+from extproc.core.decide import decide
+from extproc.core.dialects import Limits, read
+from extproc.core.ledger import Ledger
+from extproc.core.pool import Pool
+from extproc.demo.workload import text
+
+_PATH = "/v1/chat/completions"
+
+
+class Case(NamedTuple):
+    """A size, a fleet and what is promised for them."""
+
+    name: str
+    size: int
+    replicas: int
+    most_us: float
+    most_ratio: float
+    batch: int
+
+
+CASES = [
+    Case("2 KB, 16 replicas", 2048, 16, 40, 40, 1500),
+    Case("32 KB, 64 replicas", 32 * 1024, 64, 150, 15, 400),
+    Case("1 MB, 64 replicas", 2**20, 64, 2000, 4, 30),
+]
+
+
+def bodies(size: int, count: int) -> list[bytes]:
+    """Chats of about `size` bytes: a few shared beginnings, an end of their own."""
+    rng = random.Random(5)
+    systems = [text(rng, size // 2) for _ in range(8)]
+    made = []
+    for _ in range(count):
+        messages = [{"role": "system", "content": rng.choice(systems)}]
+        messages += [
+            {"role": role, "content": text(rng, size // 6)} for role in ("user", "assistant", "user")
+        ]
+        made.append(orjson.dumps({"model": "m", "messages": messages, "max_tokens": 64}))
+    return made
+
+
+def decider(case: Case, requests: list[bytes]) -> Callable[[], None]:
+    """Decides every request once, on a pool that has seen them before."""
+    pool, ledger, rng, limits = Pool("bench", now=0.0), Ledger(), random.Random(1), Limits()
+    for i in range(case.replicas):
+        pool.join(f"10.0.{i // 250}.{i % 250 + 1}:8000", 0.0)
+    clock = iter(range(1, 1 << 40))
+
+    def run() -> None:
+        for data in requests:
+            step = next(clock)
+            decide(pool, read(_PATH, data, limits), ledger, rng, key=step, now=min(10.0, step * 1e-4))
+            ledger.release(step - 100)
+
+    return run
+
+
+def parser(requests: list[bytes]) -> Callable[[], None]:
+    """Parses every request once."""
+
+    def run() -> None:
+        for data in requests:
+            orjson.loads(data)
+
+    return run
+
+
+def timed(run: Callable[[], None], count: int) -> float:
+    """Microseconds a request."""
+    began = time.perf_counter()
+    run()
+    return (time.perf_counter() - began) / count * 1e6
+
+
+def measure(case: Case, rounds: int) -> tuple[float, float]:
+    """Median microseconds of a decision, and median ratio to parsing, over alternating rounds."""
+    requests = bodies(case.size, case.batch)
+    ours, plain = decider(case, requests), parser(requests)
+    ours()
+    pairs = [(timed(ours, case.batch), timed(plain, case.batch)) for _ in range(rounds)]
+    return statistics.median(a for a, _ in pairs), statistics.median(a / b for a, b in pairs)
+
+
+def main() -> None:
+    """Print the table; with --check exit 1 when a ratio is above what is promised."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=9)
+    options.add_argument("--check", action="store_true")
+    args = options.parse_args()
+    failed = False
+    for case in CASES:
+        took, ratio = measure(case, args.rounds)
+        good = ratio <= case.most_ratio
+        failed |= not good
+        print(
+            f"{case.name:>20}: {took:8.1f} us (promised {case.most_us:.0f}), {ratio:5.1f}x orjson.loads "
+            f"(promised {case.most_ratio:.0f}x) {'' if good else '  ABOVE'}"
+        )
+    if args.check and failed:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

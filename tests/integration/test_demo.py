@@ -1,0 +1,61 @@
+"""kvsteer demo leaves no process behind, however it ends."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from extproc.demo.processes import Child, StackError
+from extproc.demo.stack import Stack, StackSettings
+from tests.integration.conftest import until
+
+
+def running_in(folder: Path) -> list[int]:
+    """Processes whose working directory it is: what a child is born with, and none of ours changes."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (entry / "cwd").readlink() == folder:
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_demo(number: int, tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "extproc", "demo", "--seconds", "30"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        # itself, Redis, the replicas' process, a gateway, Envoy
+        until(lambda: len(running_in(tmp_path)) >= 5, 40, "the demo has started its processes")
+        demo.send_signal(number)
+        demo.wait(20)
+        until(lambda: not running_in(tmp_path), 10, "every process it started has ended")
+    finally:
+        demo.kill()
+        demo.wait()
+
+
+def test_a_process_that_dies_is_told_with_its_last_words() -> None:
+    with (
+        pytest.raises(StackError, match=r"(?s)envoy died.*last said"),
+        Stack(StackSettings(replicas=1)) as stack,
+    ):
+        stack.check()
+        stack.children["envoy"].kill()
+        stack.check()
+    assert not stack.folder.exists()
+
+
+def test_a_process_that_fails_at_its_start_is_told_with_what_it_said(tmp_path: Path) -> None:
+    child = Child("broken", [sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"], tmp_path)
+    with pytest.raises(StackError, match=r"(?s)broken ended at its start.*out of luck"):
+        child.wait_until(lambda: False, 10)

@@ -1,0 +1,108 @@
+"""The replica registry in a real Redis, and what Redis' death does: nothing to requests."""
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from extproc.config import RedisSettings
+from extproc.core.pool import Pool
+from extproc.demo.stack import Stack, StackSettings
+from extproc.io.registry import Registry
+from tests.integration.conftest import until
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Stack]:
+    stack = Stack(StackSettings())
+    try:
+        stack.start_redis()
+        yield stack
+    finally:
+        stack.close()
+
+
+@pytest.fixture
+def client(server: Stack) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.redis_url, decode_responses=True) as made:
+        made.flushall()
+        yield made
+
+
+def registry(url: str, name: str = "gw-1", deadline: float = 0.5) -> Registry:
+    pool = Pool("chat", now=0.0)
+    pool.join("10.0.0.1:8000", 0.0)
+    pool.join("[::1]:8000", 0.0)
+    return Registry(RedisSettings(url=url, deadline=deadline), name, [pool], lambda: 7)
+
+
+async def test_a_beat_writes_the_gateway_and_its_replicas_with_a_ttl(
+    server: Stack, client: redis.Redis
+) -> None:
+    made = registry(server.redis_url)
+    await made.beat()
+    gateway = client.hgetall("kvsteer:gateway:gw-1")
+    assert gateway["streams"] == "7"
+    assert abs(int(gateway["seen"]) - client.time()[0]) <= 1
+    replicas = client.hgetall("kvsteer:replicas:chat:gw-1")
+    assert set(replicas) == {"10.0.0.1:8000", "[::1]:8000"}
+    assert json.loads(replicas["[::1]:8000"])["incarnation"] == 1
+    assert all(0 < client.pttl(key) <= 20_000 for key in client.keys("*"))
+    await made.close()
+
+
+async def test_closing_takes_the_entries_away_and_leaves_others(server: Stack, client: redis.Redis) -> None:
+    first, second = registry(server.redis_url, "gw-1"), registry(server.redis_url, "gw-2")
+    await first.beat()
+    await second.beat()
+    await first.close()
+    assert sorted(client.keys("*")) == ["kvsteer:gateway:gw-2", "kvsteer:replicas:chat:gw-2"]
+    await second.close()
+
+
+async def test_a_replica_that_left_leaves_no_field_behind(server: Stack, client: redis.Redis) -> None:
+    pool = Pool("chat", now=0.0)
+    pool.join("10.0.0.1:8000", 0.0)
+    made = Registry(RedisSettings(url=server.redis_url), "gw-1", [pool], lambda: 0)
+    await made.beat()
+    pool.leave("10.0.0.1:8000")
+    await made.beat()
+    assert not client.exists("kvsteer:replicas:chat:gw-1")
+    await made.close()
+
+
+async def test_no_redis_is_told_and_never_raises() -> None:
+    made = registry("redis://127.0.0.1:1/0")
+    await made.beat()
+    assert (made.up, made.errors) == (False, 1)
+    await made.close()
+
+
+async def test_a_redis_that_hangs_costs_a_deadline_and_comes_back(server: Stack) -> None:
+    made = registry(server.redis_url, deadline=0.1)
+    await made.beat()
+    assert made.up
+    server.children["redis"].signal(signal.SIGSTOP)
+    try:
+        await made.beat()
+        assert made.up is False
+    finally:
+        server.children["redis"].signal(signal.SIGCONT)
+    for _ in range(20):
+        await made.beat()
+        if made.up:
+            break
+    assert made.up
+    await made.close()
+
+
+def test_a_gateway_serves_on_while_redis_is_dead_and_says_so() -> None:
+    with Stack(StackSettings(replicas=2)) as stack:
+        until(lambda: stack.admin("/healthz")["shared"] == "ok", 10, "the registry is written")
+        stack.children["redis"].kill()
+        until(lambda: stack.admin("/healthz")["shared"] == "degraded", 15, "the loss of Redis is told")
+        assert stack.admin_status(0, "/readyz") == 200
+        stack.children["redis"].restart()
+        until(lambda: stack.admin("/healthz")["shared"] == "ok", 15, "Redis is used again")

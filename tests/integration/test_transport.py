@@ -1,0 +1,206 @@
+"""Transports against a foreign gRPC client, without Envoy: streams, health, limits, stopping."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from extproc.core.fleet import Traits
+from extproc.core.pool import Pool
+from extproc.core.steering import Rules, Steering
+from extproc.io import clock
+from extproc.io.sessions import ExchangeSession
+from extproc.io.transports.grpcio import GrpcioTransport
+from extproc.pb import ext_proc_pb2 as pb
+from extproc.pb import health_pb2
+from tests.unit.messages import answer, chat, request_body, request_headers, set_headers
+
+PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+
+
+class Recorder:
+    """A watcher that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.settled_outcomes: list[str] = []
+        self.ended_count = 0
+
+    def settled(self, exchange: Any, seconds: float) -> None:
+        assert 0 <= seconds < 5
+        self.settled_outcomes.append(exchange.outcome)
+
+    def ended(self, exchange: Any) -> None:
+        self.ended_count += 1
+
+
+class Served:
+    """A transport with a core behind it and a channel to it."""
+
+    def __init__(self, max_streams: int = 100, max_message: int = 2**20) -> None:
+        pool = Pool("p", traits=Traits(stale_after=1e9), now=0.0)
+        pool.join("10.0.0.1:8000", 0.0)
+        self.mind = Steering([pool], Rules(), random.Random(1))
+        self.watcher = Recorder()
+        self.transport = GrpcioTransport(
+            "127.0.0.1:0",
+            lambda: ExchangeSession(self.mind, self.watcher, clock.monotonic),
+            max_message=max_message,
+            max_streams=max_streams,
+        )
+
+    async def __aenter__(self) -> "Served":
+        await self.transport.start()
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.transport.port}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+        await self.transport.stop(1.0)
+
+    def stream(self) -> Any:
+        return self.channel.stream_stream(PROCESS)()
+
+    async def health(self, service: str) -> int:
+        request = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        reply = await self.channel.unary_unary("/grpc.health.v1.Health/Check")(request)
+        return health_pb2.HealthCheckResponse.FromString(reply).status
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with Served() as made:
+        yield made
+
+
+async def decided(call: Any) -> pb.ProcessingResponse:
+    await call.write(request_headers())
+    answer(await call.read())
+    await call.write(request_body(chat()))
+    return answer(await call.read())
+
+
+async def gone(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_stream_is_steered_and_released_at_its_end(served: Served) -> None:
+    call = served.stream()
+    reply = await decided(call)
+    assert set_headers(reply)["x-gateway-destination-endpoint"] == "10.0.0.1:8000"
+    assert len(served.mind.ledger) == 1
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+    await gone(lambda: len(served.mind.ledger) == 0)
+    assert (served.watcher.settled_outcomes, served.watcher.ended_count) == (["steered"], 1)
+
+
+async def test_a_cancelled_stream_is_released(served: Served) -> None:
+    call = served.stream()
+    await decided(call)
+    call.cancel()
+    await gone(lambda: len(served.mind.ledger) == 0)
+
+
+async def test_another_mode_ends_the_stream_with_ok(served: Served) -> None:
+    call = served.stream()
+    await call.write(request_headers(mode=pb.ProcessingMode.STREAMED))
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+    await gone(lambda: served.watcher.settled_outcomes == ["other_mode"])
+
+
+async def test_garbage_ends_its_own_stream_and_no_other(served: Served) -> None:
+    good, bad = served.stream(), served.stream()
+    await good.write(request_headers())
+    answer(await good.read())
+    await bad.write(b"\xff\xff\xff")
+    assert await bad.read() is grpc.aio.EOF
+    await good.write(request_body(chat()))
+    assert set_headers(answer(await good.read()))
+
+
+@pytest.mark.parametrize(
+    ("service", "when_ready", "when_not"),
+    [
+        ("", 1, 2),
+        ("readiness", 1, 2),
+        ("envoy.service.ext_proc.v3.ExternalProcessor", 1, 2),
+        ("liveness", 1, 1),
+    ],
+)
+async def test_health_follows_readiness_and_liveness_does_not(
+    served: Served, service: str, when_ready: int, when_not: int
+) -> None:
+    assert await served.health(service) == when_not
+    served.transport.set_ready(True)
+    assert await served.health(service) == when_ready
+
+
+async def test_health_of_an_unknown_service_is_not_found(served: Served) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.health("no.such.Service")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_health_watch_is_told_of_changes(served: Served) -> None:
+    request = health_pb2.HealthCheckRequest(service="").SerializeToString()
+    call = served.channel.unary_stream("/grpc.health.v1.Health/Watch")(request)
+    assert health_pb2.HealthCheckResponse.FromString(await call.read()).status == 2
+    served.transport.set_ready(True)
+    assert health_pb2.HealthCheckResponse.FromString(await call.read()).status == 1
+    call.cancel()
+
+
+async def test_too_many_streams_are_refused_and_those_open_go_on() -> None:
+    async with Served(max_streams=1) as served:
+        first, second = served.stream(), served.stream()
+        await first.write(request_headers())
+        answer(await first.read())
+        assert await second.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await first.write(request_body(chat()))
+        assert set_headers(answer(await first.read()))
+
+
+async def test_a_message_over_the_limit_ends_only_its_stream() -> None:
+    async with Served(max_message=100_000) as served:
+        call = served.stream()
+        await call.write(request_headers())
+        answer(await call.read())
+        await call.write(request_body(chat("x" * 200_000)))
+        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await gone(lambda: len(served.mind.ledger) == 0)
+        await decided(served.stream())
+
+
+async def test_stopping_ends_decided_streams_with_ok_and_lets_the_undecided_decide() -> None:
+    async with Served() as served:
+        settled, pending = served.stream(), served.stream()
+        await decided(settled)
+        await pending.write(request_headers())
+        answer(await pending.read())
+        stopping = asyncio.create_task(served.transport.stop(5.0))
+        await asyncio.sleep(0)
+        await pending.write(request_body(chat()))
+        assert set_headers(answer(await pending.read())), "a request under way was not steered any more"
+        await asyncio.wait_for(stopping, 10)
+        assert await settled.code() is grpc.StatusCode.OK
+        assert await pending.code() is grpc.StatusCode.OK
+        assert len(served.mind.ledger) == 0
+
+
+async def test_an_address_in_use_is_an_oserror_that_names_it(served: Served) -> None:
+    second = GrpcioTransport(
+        f"127.0.0.1:{served.transport.port}",
+        lambda: None,
+        max_message=1000,
+        max_streams=1,  # type: ignore[arg-type,return-value]
+    )
+    with pytest.raises(OSError, match=str(served.transport.port)):
+        await second.start()
