@@ -13,7 +13,7 @@ of a sum. NaN, infinities and negative numbers are no quantity an engine can mea
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
@@ -45,6 +45,9 @@ class Series(NamedTuple):
     value: float
 
 
+_UNREADABLE = Series(_NO_LABELS, math.nan)
+
+
 class Reading:
     """The wanted series of one body, by sample name."""
 
@@ -53,9 +56,9 @@ class Reading:
     def __init__(self, series: Mapping[str, list[Series]]) -> None:
         self._series = series
 
-    def series(self, name: str) -> list[Series]:
+    def series(self, name: str) -> Sequence[Series]:
         """Every series of a sample name, in order; empty where the name does not occur."""
-        return self._series.get(name, [])
+        return self._series.get(name, ())
 
     def all(self) -> Iterator[Series]:
         """Every series of every name."""
@@ -64,7 +67,9 @@ class Reading:
 
     def label_values(self, label: str) -> set[str]:
         """The values a label takes anywhere, without the empty one."""
-        return {value for one in self.all() if (value := one.labels.get(label))}
+        values = {one.labels.get(label, "") for series in self._series.values() for one in series}
+        values.discard("")
+        return values
 
     def __contains__(self, name: object) -> bool:
         return name in self._series
@@ -88,7 +93,11 @@ class Reader:
         if len(found) > MAX_LINES:
             return Reading(series)
         for name, rest in found:
-            series.setdefault(self._text[name], []).append(_series(rest))
+            text = self._text[name]
+            if text in series:
+                series[text].append(_series(rest))
+            else:
+                series[text] = [_series(rest)]
         return Reading(series)
 
     def lines(self, part: bytes) -> list[bytes]:
@@ -113,19 +122,16 @@ def _alternatives(names: list[bytes]) -> bytes:
 def _series(rest: bytes) -> Series:
     match = _REST.fullmatch(rest)
     if match is None:
-        return Series(_NO_LABELS, math.nan)
-    labels = parse_labels(match[1])
+        return _UNREADABLE
+    blob, text = match.groups()
+    labels = parse_labels(blob)
     if labels is None:
-        return Series(_NO_LABELS, math.nan)
-    return Series(labels, _number(match[2]))
-
-
-def _number(text: bytes) -> float:
+        return _UNREADABLE
     try:
         value = float(text)
     except ValueError:
-        return math.nan
-    return value if 0 <= value < math.inf else math.nan
+        return Series(labels, math.nan)
+    return Series(labels, value if 0 <= value < math.inf else math.nan)
 
 
 def parse_labels(text: bytes | None) -> Mapping[str, str] | None:

@@ -94,7 +94,7 @@ class Ranks:
     the series of a name.
     """
 
-    __slots__ = ("_label", "_pick", "_ranks", "_reading")
+    __slots__ = ("_label", "_pick", "_plain", "_ranks", "_reading")
 
     def __init__(
         self,
@@ -107,11 +107,16 @@ class Ranks:
         self._reading = reading
         self._label = label
         self._pick = pick
-        self._ranks = reading.label_values(label) if ranks is None else ranks
+        self._ranks = (reading.label_values(label) if label else set()) if ranks is None else ranks
+        self._plain = len(self._ranks) < 2 and pick is without_copies
 
     def total(self, *names: str, where: Callable[[Series], bool] = every) -> float | None:
         """The sum over ranks and models of the first name that is known."""
-        return next((value for name in names if (value := add(self._values(name, where))) is not None), None)
+        for name in names:
+            value = self._sum(name, where)
+            if value is not None:
+                return value
+        return None
 
     def mean(self, *names: str, where: Callable[[Series], bool] = every) -> float | None:
         """The mean over ranks and models of the first name that is known."""
@@ -133,11 +138,20 @@ class Ranks:
         seen = {one.labels.get(self._label) for one in series}
         return seen == {None} or self._ranks <= seen
 
+    def _sum(self, name: str, where: Callable[[Series], bool]) -> float | None:
+        found = self._reading.series(name)
+        if not found:
+            return None
+        if len(found) == 1 and self._plain and where is every:  # nearly every quantity of nearly every engine
+            value = found[0].value
+            return None if math.isnan(value) else value
+        return add(self._values(name, where))
+
     def _values(self, name: str, where: Callable[[Series], bool]) -> list[float]:
         series = self._pick(self._found(name, where))
         return [one.value for one in series] if self.covers(series) else []
 
-    def _found(self, name: str, where: Callable[[Series], bool]) -> list[Series]:
+    def _found(self, name: str, where: Callable[[Series], bool]) -> Sequence[Series]:
         """The series asked for, and those whose labels can't be read: they might be it."""
         found = self._reading.series(name)
         if where is every:

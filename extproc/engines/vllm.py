@@ -6,6 +6,7 @@ sum over ranks and stands on each rank's series, `kv_cache_size_tokens` (0.24 on
 """
 
 import math
+from collections.abc import Sequence
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading, Series
@@ -112,7 +113,7 @@ def _int_label(one: Series, label: str) -> int | None:
     return whole_number(one.labels.get(label))
 
 
-def _adapters(series: list[Series]) -> tuple[str, ...] | None:
+def _adapters(series: Sequence[Series]) -> tuple[str, ...] | None:
     """The adapters of the newest series: every combination ever seen stays, its value is when that was."""
     if not series or any(math.isnan(one.value) for one in series):
         return None
@@ -125,7 +126,7 @@ def _adapters(series: list[Series]) -> tuple[str, ...] | None:
     return tuple(sorted(names - {""}))
 
 
-def _asleep(series: list[Series]) -> bool | None:
+def _asleep(series: Sequence[Series]) -> bool | None:
     """Asleep means that no rank is awake; at sleep level 0 all three states are 0."""
     awake = [one.value for one in series if one.labels.get("sleep_state") == "awake"]
     if not awake or any(math.isnan(value) for value in awake):

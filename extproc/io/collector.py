@@ -85,8 +85,7 @@ class Collector:
         self.clock = clock
         self.lease = lease
         self.rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
-        places = _PLACES + _PLACES_FAILING
-        self.scraper = Scraper(settings, clock, connections=places, limit=limit, gzip=gzip)
+        self.scraper = Scraper(settings, clock, limit=limit, gzip=gzip)
         self._targets: dict[str, Target] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -118,7 +117,6 @@ class Collector:
         if self._running:
             return
         self._running = True
-        await self.scraper.__aenter__()
         for address, target in self._targets.items():
             self._begin(address, _Rounds(self, address, target))
 
@@ -128,7 +126,7 @@ class Collector:
         for address in list(self._tasks):
             self._end(address)
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        await self.scraper.__aexit__(None, None, None)
+        await asyncio.sleep(0)  # connections that were dropped are gone with the loop's next turn
 
     def _begin(self, address: str, rounds: "_Rounds") -> None:
         self._tasks[address] = asyncio.create_task(rounds.run(), name=f"scrape {address}")
@@ -147,20 +145,23 @@ class _Rounds:
         self._collector = collector
         self._address = address
         self._pool = target.pool
-        self._url = _url(address, target)
+        self._scrape = collector.scraper.of(_url(address, target))
         self._given = _engine(target)
         self._engine = self._given
         self._failures = 0
 
     async def run(self) -> None:
-        """Scrape until cancelled."""
+        """Scrape until cancelled; then the connection is gone."""
         loop, collector = asyncio.get_running_loop(), self._collector
         due = loop.time() + collector.rng.uniform(0, collector.settings.interval)
-        while True:
-            await asyncio.sleep(due - loop.time())
-            if collector.lease(self._pool):
-                await self._round()
-            due = self._next(due, loop.time())
+        try:
+            while True:
+                await asyncio.sleep(due - loop.time())
+                if collector.lease(self._pool):
+                    await self._round()
+                due = self._next(due, loop.time())
+        finally:
+            self._scrape.close()
 
     def _next(self, due: float, now: float) -> float:
         """When to scrape again: a whole number of intervals after `due`, or after a backoff from now."""
@@ -198,7 +199,7 @@ class _Rounds:
 
     async def _sample(self, at: float) -> Sample:
         async with self._collector.places(self._failures > 0):
-            body = await self._collector.scraper.fetch(self._url)
+            body = await self._scrape.fetch()
         engine = self._engine or engines.detect(body)
         if engine is None:
             raise ScrapeFailed("unparsable")
