@@ -1,8 +1,8 @@
 r"""A fast reader of Prometheus text and OpenMetrics that keeps only the names it was made for.
 
 An engine's answer has 50 to 90 KB and some 800 lines, of which about twenty matter. One compiled expression
-walks the bytes and stops only at those: 0.1 ms, where looking at every line costs two to four times that
-(`python -m benchmarks.scraping`). What is read of a line:
+walks the bytes and stops only at those: 0.07 ms, where cutting out every line and looking up its name takes
+0.16 ms. What is read of a line:
 
     name{label="value",other="a \"quoted\", value"} 12.5 1712345678 # {trace_id="x"} 1
 
