@@ -7,25 +7,37 @@ Books belong to one incarnation of a replica. An exchange that ends after the en
 the old incarnation's books, which nobody reads any more.
 """
 
+import math
 from typing import Protocol
 
 
 class Books:
     """Work in flight on one incarnation of a replica. All amounts are tokens, all times seconds."""
 
-    __slots__ = ("_drained_at", "_prefilling", "pending", "requests", "signalled", "tokens")
+    __slots__ = (
+        "_done_at",
+        "_drained_at",
+        "_prefilling",
+        "_sent",
+        "pending",
+        "requests",
+        "signalled",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         #: Exchanges sent and not ended.
         self.requests = 0
         #: Prompt tokens and expected output tokens of them together.
         self.tokens = 0
-        #: Prompt tokens sent that are believed not yet computed.
+        #: Prompt work sent that is believed not yet done, in tokens at a prompt's start (core/cost.py).
         self.pending = 0.0
         #: Whether first tokens are reported, so that the clock alone may not call a prompt done.
         self.signalled = False
-        self._prefilling: dict[int, float] = {}  # exchange -> tokens left, in the order of sending
+        self._prefilling: dict[int, float] = {}  # exchange -> work left, in the order of sending
+        self._sent: dict[int, tuple[float, float]] = {}  # of those: when it was sent, and its whole work
         self._drained_at = 0.0
+        self._done_at = 0.0  # when the last first token came
 
     def backlog(self, now: float, speed: float) -> float:
         """Seconds of prompt work still ahead at `speed` prompt tokens a second.
@@ -36,6 +48,15 @@ class Books:
             self._drain((now - self._drained_at) * speed)
         self._drained_at = now
         return self.pending / speed
+
+    def falls_to(self, seconds: float, now: float, speed: float) -> float:
+        """When the clock alone brings the backlog down to `seconds`; infinity when a first token must come first."""
+        ahead = self.backlog(now, speed) - seconds
+        if ahead <= 0:
+            return now
+        if self.signalled and next(iter(self._prefilling.values())) < ahead * speed:
+            return math.inf
+        return now + ahead
 
     def _drain(self, budget: float) -> None:
         done = []
@@ -52,33 +73,54 @@ class Books:
             budget -= left
             done.append(key)
         for key in done:
-            del self._prefilling[key]
+            del self._prefilling[key], self._sent[key]
         self.pending = max(self.pending, 0.0) if self._prefilling else 0.0
 
-    def send(self, key: int, uncached: float, tokens: int, now: float, speed: float) -> None:
-        """Charge an exchange: `uncached` prompt tokens to compute, `tokens` in all."""
+    def send(
+        self, key: int, uncached: float, tokens: int, now: float, speed: float, sent: float | None = None
+    ) -> None:
+        """Charge an exchange: `uncached` work to compute (core/cost.py), `tokens` in all; `sent` when not now."""
         self.backlog(now, speed)
         self.requests += 1
         self.tokens += tokens
         if uncached > 0:
             self._prefilling[key] = float(uncached)
+            self._sent[key] = (now if sent is None else sent, uncached)
             self.pending += uncached
 
-    def prompt_done(self, key: int) -> None:
-        """The first output token of an exchange was seen: it and all sent before it are computed."""
+    def prompt_done(self, key: int, now: float) -> tuple[float, float]:
+        """The first output token of an exchange was seen: it and all sent before it are computed.
+
+        Returns:
+            The work that was done since the first token before, and the seconds it took; zeros when unknown.
+        """
         if key not in self._prefilling:
-            return
-        for older in list(self._prefilling):
+            return 0.0, 0.0
+        settled = self._up_to(key)
+        began = max(self._done_at, min(self._sent[older][0] for older in settled))
+        self._done_at, work = now, 0.0
+        for older in settled:
             self.pending -= self._prefilling.pop(older)
-            if older == key:
-                break
+            work += self._sent.pop(older)[1]
         self.pending = max(self.pending, 0.0) if self._prefilling else 0.0
+        return work, now - began
+
+    def _up_to(self, key: int) -> list[int]:
+        """`key` and all sent before it; news of others' prompts comes late, so the order of charging is not enough."""
+        sent, found = self._sent[key][0], []
+        came = False
+        for other, (at, _) in self._sent.items():
+            if at < sent or (at == sent and not came):
+                found.append(other)
+            came = came or other == key
+        return found
 
     def end(self, key: int, tokens: int) -> None:
         """Take an exchange off, whatever ended it."""
         self.requests -= 1
         self.tokens -= tokens
         self.pending -= self._prefilling.pop(key, 0.0)
+        self._sent.pop(key, None)
         if not self._prefilling:
             self.pending = 0.0
 
@@ -91,6 +133,10 @@ class Bookkeeper(Protocol):
 
     def recount(self) -> None:
         """Its books changed."""
+        ...
+
+    def learn(self, work: float, seconds: float) -> None:
+        """It did so much prompt work in so many seconds."""
         ...
 
 
@@ -108,19 +154,32 @@ class Ledger:
         """Tokens charged and not released, over all replicas."""
         return sum(tokens for _, tokens in self._entries.values())
 
-    def charge(self, key: int, replica: Bookkeeper, uncached: float, tokens: int, now: float) -> None:
-        """Charge an exchange to a replica; one that was charged before is moved there."""
+    def charge(
+        self,
+        key: int,
+        replica: Bookkeeper,
+        uncached: float,
+        tokens: int,
+        now: float,
+        sent: float | None = None,
+    ) -> None:
+        """Charge an exchange to a replica; one that was charged before is moved there.
+
+        `sent` is when that was, for news of another gateway that comes late.
+        """
         if key in self._entries:
             self.release(key)
-        replica.books.send(key, uncached, tokens, now, replica.prefill_speed)
+        replica.books.send(key, uncached, tokens, now, replica.prefill_speed, sent)
         replica.recount()
         self._entries[key] = (replica, tokens)
 
-    def prompt_done(self, key: int, now: float | None = None) -> None:
+    def prompt_done(self, key: int, now: float) -> None:
         """The first token of an exchange was seen. Unknown keys are ignored."""
         entry = self._entries.get(key)
         if entry is not None:
-            entry[0].books.prompt_done(key)
+            work, seconds = entry[0].books.prompt_done(key, now)
+            if seconds > 0:
+                entry[0].learn(work, seconds)
 
     def release(self, key: int) -> bool:
         """End an exchange's charge. Idempotent: True only the first time."""

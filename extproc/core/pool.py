@@ -1,12 +1,13 @@
 """A pool: its replicas, their prefix index, its policy, and how busy it is."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
 from extproc.core.policies import Policy, make_policy
-from extproc.core.prompt import TOKENS_PER_BYTE, Prompt
+from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
 from extproc.core.sample import Sample
 
 #: Seconds over which the pool's prompt work is averaged for rho: the last minute, as the tuning was done.
@@ -40,6 +41,14 @@ class Busy:
             self._at = now
 
 
+class Room(Protocol):
+    """Where requests wait for a replica (core/waiting.py); it must know when more becomes cached."""
+
+    def placed(self, chains: Sequence[Chain]) -> None:
+        """Prompts are on their way to a replica."""
+        ...
+
+
 class Pool:
     """Replicas that can answer for the same models.
 
@@ -70,6 +79,7 @@ class Pool:
         self.policy: Policy = make_policy(policy, policy_settings or {})
         self.index = PrefixIndex(ttl, max_entries)
         self.busy = Busy(now)
+        self.room: Room | None = None
         self.replicas: list[Replica] = []
         self._by_address: dict[str, Replica] = {}
         self._ratios: dict[str, float] = {}
@@ -124,6 +134,13 @@ class Pool:
         replica = self._by_address.get(address)
         if replica is not None:
             replica.failed(reason)
+
+    def place(self, replica: Replica, chains: Sequence[Chain], now: float) -> None:
+        """Prompts are on their way to a replica: from now on it is believed to hold them."""
+        for chain in chains:
+            self.index.place(replica.slot, chain, now)
+        if self.room is not None:
+            self.room.placed(chains)
 
     def tokens_per_byte(self, prompt: Prompt) -> float:
         """Tokens a byte of this prompt makes, by what was learned of its model."""

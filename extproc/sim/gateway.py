@@ -1,5 +1,6 @@
 """One gateway of a simulation: the core as the server runs it, fed with virtual time."""
 
+import math
 from dataclasses import dataclass, field
 from random import Random
 
@@ -8,6 +9,7 @@ from extproc.core.fleet import Replica, Traits
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.sim.jobs import Job
 from extproc.sim.journal import Ended, FirstToken, News, Placed
 
@@ -21,6 +23,7 @@ class GatewaySettings:
     traits: Traits = field(default_factory=Traits)
     signalled: bool = True
     picks: int = 3
+    room: RoomSettings | None = None
 
 
 class Gateway:
@@ -42,6 +45,10 @@ class Gateway:
             traits=settings.traits,
             now=now,
         )
+        self.room = WaitingRoom(self.pool, settings.room) if settings.room is not None else None
+        self.waiting: dict[int, Job] = {}
+        self.wake = math.inf  #: when `next_due` must be asked although nothing happened
+        self.alarm = math.inf  #: when the simulation will ask
         self.troubles: dict[str, int] = {}
 
     def join(self, address: str, now: float) -> None:
@@ -55,6 +62,26 @@ class Gateway:
     def observe(self, address: str, sample: Sample) -> None:
         """A sample of a replica came."""
         self._signal(self.pool.observe(address, sample))
+
+    def arrive(self, job: Job, now: float) -> bool:
+        """Take a request in; True when it may have to wait, so that `bind_due` decides."""
+        room = self.room
+        if room is None or not room.has_space(job.row.tokens):
+            return False
+        room.hold(job.key, job.row.prompt(), now)
+        self.waiting[job.key] = job
+        return True
+
+    def next_due(self, now: float) -> Job | None:
+        """The next waiting request that must be sent now."""
+        if self.room is None or not self.waiting:
+            return None
+        key = self.room.next_own(now)
+        if key is None:
+            self.wake = self.room.wake(now)
+            return None
+        self.room.remove(key)
+        return self.waiting.pop(key)
 
     def decide(self, job: Job, now: float) -> Decision:
         """Choose a replica for a request and charge it."""
@@ -92,18 +119,22 @@ class Gateway:
         elif isinstance(news, FirstToken):
             if self.settings.signalled:
                 self.ledger.prompt_done(news.key, now)
-        else:
-            assert isinstance(news, Ended)
+        elif isinstance(news, Ended):
             self.ledger.release(news.key)
+            if self.room is not None:
+                self.room.remove(news.key)
+        elif self.room is not None:
+            self.room.hear(news.key, news.prompt, news.arrived)
 
     def _hear_placed(self, news: Placed, now: float) -> None:
+        if self.room is not None:
+            self.room.remove(news.key)
         replica = self.pool.get(news.address)
         if replica is None:
             return
-        self.ledger.charge(news.key, replica, news.work, news.tokens, now)
+        self.ledger.charge(news.key, replica, news.work, news.tokens, now, news.at)
         self.pool.busy.add(news.work / replica.prefill_speed, now)
-        for chain in news.chains:
-            self.pool.index.place(replica.slot, chain, now)
+        self.pool.place(replica, news.chains, now)
 
     def _signal(self, replica: Replica | None) -> None:
         if replica is not None:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from extproc.core.prompt import Chain
+from extproc.core.prompt import Chain, Prompt
 
 
 class Placed(NamedTuple):
@@ -13,6 +13,7 @@ class Placed(NamedTuple):
     chains: list[Chain]
     work: float
     tokens: int
+    at: float
 
 
 class FirstToken(NamedTuple):
@@ -27,4 +28,12 @@ class Ended(NamedTuple):
     key: int
 
 
-News = Placed | FirstToken | Ended
+class Held(NamedTuple):
+    """A gateway lets a request wait."""
+
+    key: int
+    prompt: Prompt
+    arrived: float
+
+
+News = Held | Placed | FirstToken | Ended

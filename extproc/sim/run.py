@@ -12,11 +12,13 @@ from extproc.sim import plan
 from extproc.sim.engine import Engine, EngineSettings
 from extproc.sim.gateway import Gateway, GatewaySettings
 from extproc.sim.jobs import Job, Row, Status
-from extproc.sim.journal import Ended, FirstToken, News, Placed
+from extproc.sim.journal import Ended, FirstToken, Held, News, Placed
 from extproc.sim.outcome import Outcome
 
 #: Wall-clock time of virtual second 0, for engines' start times (any will do; counters are compared with it).
 _EPOCH = 1.0e9
+#: Seconds between sweeps of the gateways' indexes for what is too old.
+_EXPIRE = 5.0
 
 
 class SimulationFault(Exception):
@@ -106,6 +108,7 @@ class Simulation:
             self._at(event.at, self._fleet_event, event)
         if self.settings.telemetry > 0:
             self._at(0.0, self._scrape)
+        self._at(_EXPIRE, self._expire)
         self._at(self.settings.span, self._mark)
 
     @property
@@ -134,7 +137,27 @@ class Simulation:
         self.outcome.arrivals += 1
         self._jobs[job.key] = job
         gateway = self.gateways[number]
-        self._send(job, gateway.decide(job, self.now))
+        if not gateway.arrive(job, self.now):
+            self._send(job, gateway.decide(job, self.now))
+            return
+        self._pump(gateway)
+        if job.key in gateway.waiting:
+            self._tell(gateway, Held(job.key, job.row.prompt(), self.now))
+
+    def _pump(self, gateway: Gateway) -> None:
+        """Something changed: send what need not wait any more."""
+        if not gateway.waiting:
+            return
+        while (job := gateway.next_due(self.now)) is not None:
+            self._send(job, gateway.decide(job, self.now))
+        if gateway.waiting and gateway.wake < gateway.alarm:
+            gateway.alarm = gateway.wake
+            self._at(gateway.wake, self._wake, gateway)
+
+    def _wake(self, gateway: Gateway) -> None:
+        if self.now == gateway.alarm:  # else an earlier one was set since, and rang
+            gateway.alarm = math.inf
+            self._pump(gateway)
 
     def _send(self, job: Job, decision: Decision) -> None:
         """A decision is out: connect to its replicas in order, and tell the other gateways."""
@@ -153,7 +176,7 @@ class Simulation:
             job.replica = replica.address
             tokens = int(decision.tokens + decision.output)
             chains = decision.prompt.chains if decision.prompt else []
-            self._tell(gateway, Placed(job.key, replica.address, chains, decision.work, tokens))
+            self._tell(gateway, Placed(job.key, replica.address, chains, decision.work, tokens, self.now))
             wake = engine.wake
             engine.submit(job, self.now)
             if engine.wake != wake:
@@ -173,6 +196,7 @@ class Simulation:
             gateway = self.gateways[job.gateway]
             gateway.first_token(job.key, self.now)
             self._tell(gateway, FirstToken(job.key))
+            self._pump(gateway)
         for job in ended:
             self._over(job, Status.FINISHED)
 
@@ -198,6 +222,7 @@ class Simulation:
         for gateway in self.gateways:
             if gateway is not sender:
                 gateway.hear(news, self.now)
+                self._pump(gateway)
 
     # -- replicas --------------------------------------------------------------------------------------
 
@@ -254,6 +279,13 @@ class Simulation:
                 gateway.pool.failed(name, "connect")
             else:
                 gateway.observe(name, sample)
+                self._pump(gateway)
+
+    def _expire(self, _: None) -> None:
+        for gateway in self.gateways:
+            gateway.pool.index.expire(self.now)
+        if self._alive:
+            self._at(self.now + _EXPIRE, self._expire)
 
     # -- counting --------------------------------------------------------------------------------------
 

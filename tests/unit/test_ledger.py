@@ -58,10 +58,10 @@ def test_a_first_token_settles_the_prompt_and_all_before_it() -> None:
     books = Books()
     for key in (1, 2, 3):
         books.send(key, 1000, 1000, 0.0, 1000.0)
-    books.prompt_done(2)
+    books.prompt_done(2, 0.0)
     assert books.backlog(0.0, 1000.0) == pytest.approx(1.0)
-    books.prompt_done(2)
-    books.prompt_done(77)
+    books.prompt_done(2, 0.0)
+    books.prompt_done(77, 0.0)
     assert books.backlog(0.0, 1000.0) == pytest.approx(1.0)
 
 
@@ -71,8 +71,47 @@ def test_where_first_tokens_are_reported_the_clock_does_not_pass_a_prompt_that_h
     books.send(1, 1000, 1000, 0.0, 1000.0)
     books.send(2, 1000, 1000, 0.0, 1000.0)
     assert books.backlog(5.0, 1000.0) == pytest.approx(1.0), "the second prompt cannot have begun"
-    books.prompt_done(1)
+    books.prompt_done(1, 5.0)
     assert books.backlog(5.5, 1000.0) == pytest.approx(0.5)
+
+
+def test_a_first_token_does_not_settle_what_was_sent_later_though_it_was_heard_of_before() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 0.02, 1000.0)
+    books.send(2, 500, 500, 0.02, 1000.0, sent=0.0)  # news of another gateway, 20 ms late
+    assert books.prompt_done(2, 0.5) == (500, pytest.approx(0.5))
+    assert books.backlog(0.5, 1000.0) == pytest.approx(1.0 - 0.48)
+
+
+def test_the_clock_says_when_the_backlog_falls_to_an_amount_unless_a_first_token_must_come_before() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 0.0, 1000.0)
+    books.send(2, 500, 500, 0.0, 1000.0)
+    assert books.falls_to(0.25, 0.0, 1000.0) == pytest.approx(1.25)
+    assert books.falls_to(2.0, 0.0, 1000.0) == 0.0
+    books.signalled = True
+    assert books.falls_to(0.6, 0.0, 1000.0) == pytest.approx(0.9)
+    assert books.falls_to(0.25, 0.0, 1000.0) == float("inf")
+
+
+def test_a_replica_at_half_the_configured_speed_is_learned_from_first_tokens() -> None:
+    ledger, target, now = Ledger(), replica(speed=1000.0), 0.0
+    for key in range(200):
+        ledger.charge(key, target, 1000, 1000, now)
+        now += 2.0  # 1000 tokens took 2 s
+        ledger.prompt_done(key, now)
+        ledger.release(key)
+    assert 450 < target.prefill_speed < 580
+
+
+def test_an_equal_replica_keeps_the_configured_speed_through_small_chance_differences() -> None:
+    ledger, target, now = Ledger(), replica(speed=1000.0), 0.0
+    for key in range(200):
+        ledger.charge(key, target, 1000, 1000, now)
+        now += 1.05
+        ledger.prompt_done(key, now)
+        ledger.release(key)
+    assert target.prefill_speed == 1000.0
 
 
 def test_the_end_of_an_old_incarnations_exchange_does_not_touch_the_new_one() -> None:
@@ -100,7 +139,7 @@ def test_any_sequence_leaves_the_books_sound_and_empty_at_the_end(
         if action == "charge":
             ledger.charge(key, replicas[key % 2], amount, amount + 10, now)
         elif action == "done":
-            ledger.prompt_done(key)
+            ledger.prompt_done(key, now)
         elif action == "release":
             ledger.release(key)
         else:
