@@ -27,6 +27,9 @@ _PACE_HOLD = 0.75
 #: Most steps away from the configured speed: a factor of 8.
 _PACE_STEPS = 15
 
+#: KV use up to which a cache counts as free; above it a penalty sets in (R13).
+KV_FREE: Final = 0.8
+
 # Why a replica is no candidate. A closed set: it labels metrics and records.
 UNREACHABLE: Final = "unreachable"
 STALE: Final = "stale"
@@ -64,6 +67,7 @@ class Replica:
         "address",
         "barred",
         "books",
+        "crowded",
         "decode_speed",
         "fresh_until",
         "headroom",
@@ -92,6 +96,8 @@ class Replica:
         self.sample: Sample | None = None
         #: Sequences on it (running, waiting or sent) per running slot; above 1 some must wait.
         self.occupancy = 0.0
+        #: Whether the next sequence would wait for a slot, or find KV use above KV_FREE.
+        self.crowded = False
         #: Share of its KV cache that live requests take, by telemetry or own books, whichever is more.
         self.kv_load = 0.0
         #: Reason it may not be chosen whatever the time; None when it may.
@@ -142,6 +148,7 @@ class Replica:
         strangers = min(self._strangers) if self._strangers else 0.0
         self.occupancy = (self.books.requests + strangers) / self.max_running
         self.kv_load = used
+        self.crowded = self.occupancy >= 1 or used > KV_FREE
 
     def learn(self, work: float, seconds: float) -> None:
         """It did so much prompt work (core/cost.py) in so many seconds: learn `prefill_speed` from it.

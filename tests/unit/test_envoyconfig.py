@@ -84,10 +84,11 @@ def test_no_route_takes_its_cluster_from_a_header() -> None:
         assert "cluster_header" not in render(settings(text))
 
 
-@pytest.mark.parametrize("name", ["authorization", "x-api-key", "cookie"])
-def test_credentials_are_kept_from_the_gateway(name: str) -> None:
-    patterns = ext_proc(settings())["forward_rules"]["disallowed_headers"]["patterns"]
-    assert {"exact": name} in patterns
+def test_the_gateway_gets_only_the_headers_it_reads_or_owns() -> None:
+    patterns = ext_proc(settings())["forward_rules"]["allowed_headers"]["patterns"]
+    exact = {pattern["exact"] for pattern in patterns if "exact" in pattern}
+    assert exact == {":path", ":method", "content-encoding", "x-request-id"}
+    assert {pattern["prefix"] for pattern in patterns if "prefix" in pattern} == {"x-gateway-", "x-kvsteer-"}
 
 
 @pytest.mark.parametrize(

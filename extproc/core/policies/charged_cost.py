@@ -12,11 +12,8 @@ prefixes where they are. gain 3 and cap 20 came out best on public traces (docs/
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from extproc.core.fleet import Replica
+from extproc.core.fleet import KV_FREE, Replica
 from extproc.core.policies.base import Ask, Choice, Rng, lowest
-
-#: KV use above which a penalty sets in (R13).
-_KV_FREE = 0.8
 
 
 @dataclass(slots=True)
@@ -39,14 +36,13 @@ class ChargedCost:
         charge = 1.0 + self.weight(ask.rho)
         now, tokens, half = ask.now, ask.tokens, ask.per_doubling
         backlogs = backlogs_of(ask.replicas, now)
-        pressures = self.pressures(ask.replicas, ask.output)
+        decode, pressed, output = self.decode, self._pressed, ask.output
         scores = [
             waits
-            + pressed
+            + decode * replica.occupancy
             + charge * (tokens - cached) * (1.0 + (tokens + cached) * half) / replica.prefill_speed
-            for waits, pressed, cached, replica in zip(
-                backlogs, pressures, ask.cached, ask.replicas, strict=True
-            )
+            + (pressed(replica, output) if replica.crowded else 0.0)
+            for waits, cached, replica in zip(backlogs, ask.cached, ask.replicas, strict=True)
         ]
         return Choice(lowest(scores, picks, rng, self.near), scores, "least_cost", {"backlog": backlogs})
 
@@ -54,8 +50,7 @@ class ChargedCost:
         """Seconds charged for the sequences and the KV that are on each replica already."""
         decode, pressed = self.decode, self._pressed
         return [
-            decode * replica.occupancy
-            + (pressed(replica, output) if replica.occupancy >= 1 or replica.kv_load > _KV_FREE else 0.0)
+            decode * replica.occupancy + (pressed(replica, output) if replica.crowded else 0.0)
             for replica in replicas
         ]
 
@@ -69,8 +64,8 @@ class ChargedCost:
         if replica.occupancy >= 1:  # the next one waits for a slot: the longer, the more are over
             over = replica.requests + 1 - replica.max_running
             cost = over * output / replica.decode_speed
-        if replica.kv_load > _KV_FREE:
-            cost += self.kv * (replica.kv_load - _KV_FREE) / (1 - _KV_FREE)
+        if replica.kv_load > KV_FREE:
+            cost += self.kv * (replica.kv_load - KV_FREE) / (1 - KV_FREE)
         return cost
 
 
