@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+ONLY   ?=
 
-.PHONY: help demo test lint types unit integration lock clean protos
+.PHONY: help demo test lint types unit integration guarantees bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,6 +34,15 @@ unit: $(STAMP)   ## the fast tests: no process is started
 
 integration: $(STAMP) ## real Envoy, real Redis, real HTTP
 	@$(BIN)/pytest tests/integration
+
+guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
+	@$(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
+
+bench: $(STAMP)  ## the benchmarks of docs/performance.md
+	@$(BIN)/python -m benchmarks.decision
+	@$(BIN)/python -m benchmarks.server_cpu
+	@$(BIN)/python -m benchmarks.index_memory
+	@$(BIN)/python -m benchmarks.reading
 
 lock:            ## refresh requirements.lock from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --all-extras --group dev --no-annotate --no-header --upgrade -o requirements.lock

@@ -28,7 +28,7 @@ class Shape:
     """How the workload looks. Sizes in bytes, times in seconds."""
 
     seconds: float = 36.0
-    sessions_per_second: float = 3.0
+    sessions_per_second: float = 2.2
     turns: tuple[int, int] = (2, 5)
     think: tuple[float, float] = (1.0, 4.0)
     systems: int = 6

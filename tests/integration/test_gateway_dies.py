@@ -57,16 +57,12 @@ async def test_kill_9_under_200_streams_a_second_and_back_within_2_s(stack: Stac
         gateway.kill()
         await asyncio.sleep(2.0)
         gateway.restart()
-        ready = (
-            await asyncio.to_thread(until, lambda: stack.admin_status(0, "/readyz") == 200, 15, "ready") and 1
-        )
         began = time.monotonic()
-        assert ready
-        await asyncio.to_thread(until, lambda: steered(stack), 10, "steering is back")
+        await asyncio.to_thread(until, lambda: steered(stack), 15, "steering is back")
         back = time.monotonic() - began
 
     assert_unharmed(await offered(stack, 9.0, asyncio.create_task(faults())))
-    assert back <= 2.0, f"steering came back {back:.2f} s after the restarted gateway was ready"
+    assert back <= 2.0, f"steering came back {back:.2f} s after the restart"
 
 
 async def test_a_hung_gateway_costs_a_timeout_and_no_error(stack: Stack) -> None:
