@@ -106,7 +106,7 @@ class Books:
         return work, now - began
 
     def _up_to(self, key: int) -> list[int]:
-        """`key` and all sent before it; news of others' prompts comes late, so the order of charging is not enough."""
+        """`key` and all sent before it. News of others' prompts comes late, so the order of charging won't do."""
         sent, found = self._sent[key][0], []
         came = False
         for other, (at, _) in self._sent.items():

@@ -57,7 +57,7 @@ class Simulation:
         self._jobs: dict[int, Job] = {}
         self._down: dict[str, float] = {}  # replica -> when it is back; infinity for never
         self._retired: list[Engine] = []
-        self._engines: dict[str, Engine] = {}
+        self.engines: dict[str, Engine] = {}
         self._started: dict[str, float] = {}
         self._left: set[str] = set()
         self._marks: dict[str, float] = {}
@@ -170,7 +170,7 @@ class Simulation:
                 continue
             if replica is not decision.replica:
                 gateway.fall_back(decision, replica, self.now)
-            engine = self._engines[replica.address]
+            engine = self.engines[replica.address]
             if not engine.fits(job):
                 break
             job.replica = replica.address
@@ -227,7 +227,7 @@ class Simulation:
     # -- replicas --------------------------------------------------------------------------------------
 
     def _add_engine(self, name: str, settings: EngineSettings) -> None:
-        self._engines[name] = Engine(name, settings, self.now)
+        self.engines[name] = Engine(name, settings, self.now)
         self._started[name] = _EPOCH + self.now
         self._marks[name] = 0.0
         self.outcome.busy.setdefault(name, [0.0] * len(self.outcome.hits))
@@ -244,7 +244,7 @@ class Simulation:
             for gateway in self.gateways:
                 gateway.leave(name)
         elif event.action == plan.SLOW:
-            engine = self._engines[name]
+            engine = self.engines[name]
             engine.settings = replace(engine.settings, speed=event.value)
         else:
             back = self.now + event.value if event.action == plan.RESTART else math.inf
@@ -252,7 +252,7 @@ class Simulation:
 
     def _die(self, name: str, back: float) -> None:
         self._down[name] = back
-        for job in self._engines[name].drop_all():
+        for job in self.engines[name].drop_all():
             self._over(job, Status.FAILED)
         if back < math.inf:
             self._at(back, self._come_back, name)
@@ -260,11 +260,11 @@ class Simulation:
     def _come_back(self, name: str) -> None:
         del self._down[name]
         self._started[name] = _EPOCH + self.now
-        engine = self._engines[name]
+        engine = self.engines[name]
         engine.prompts = engine.generated = 0
 
     def _scrape(self, _: None) -> None:
-        for name, engine in self._engines.items():
+        for name, engine in self.engines.items():
             if name in self._left:
                 continue
             sample = None if name in self._down else engine.sample(self.now, self._started[name])
@@ -292,12 +292,12 @@ class Simulation:
     def _mark(self, _: None) -> None:
         """Close a bucket of the time series."""
         out = self.outcome
-        hits = sum(e.hits for e in self._engines.values())
-        computed = sum(e.computed for e in self._engines.values())
+        hits = sum(e.hits for e in self.engines.values())
+        computed = sum(e.computed for e in self.engines.values())
         out.hits.append(hits - self._counted[0])
         out.computed.append(computed - self._counted[1])
         self._counted = (hits, computed)
-        for name, engine in self._engines.items():
+        for name, engine in self.engines.items():
             out.busy[name].append(engine.busy - self._marks[name])
             out.load[name].append(engine.running + len(engine.queue))
             self._marks[name] = engine.busy
@@ -319,7 +319,7 @@ class Simulation:
     def _check(self) -> None:
         """What went in came out: nothing is left anywhere, and every prompt token was computed or found."""
         out = self.outcome
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             if not engine.is_empty:
                 raise SimulationFault(f"replica {engine.name} did not end empty")
         for gateway in self.gateways:
@@ -328,7 +328,7 @@ class Simulation:
         done = sum(
             tokens for tokens, status in zip(out.tokens, out.status, strict=True) if status == Status.FINISHED
         )
-        seen = sum(engine.hits + engine.computed for engine in self._engines.values())
+        seen = sum(engine.hits + engine.computed for engine in self.engines.values())
         if seen != done:
             raise SimulationFault(f"{done} prompt tokens were finished, but replicas counted {seen}")
 
