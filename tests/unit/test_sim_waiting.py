@@ -1,0 +1,196 @@
+"""The waiting room: who goes when, and that nobody waits for ever."""
+
+import math
+import random
+
+import pytest
+
+from extproc.core.decide import decide
+from extproc.core.fleet import Traits
+from extproc.core.ledger import Ledger
+from extproc.core.pool import Pool
+from extproc.core.prompt import Chain, Prompt
+from extproc.core.waiting import RoomSettings, WaitingRoom
+
+SPEED = 1000.0
+
+
+def prompt(tokens: int, root: int = 0) -> Prompt:
+    ends = [*range(400, tokens * 4, 400), tokens * 4]
+    hashes = [root * 10_000 + i + 1 for i in range(len(ends))]
+    return Prompt(dialect="t", kind="generate", chains=[Chain(hashes, ends)], size=tokens * 4, token_ids=True)
+
+
+class Bench:
+    """A pool of two replicas, a room and a ledger."""
+
+    def __init__(self, replicas: int = 2, **settings: float | str) -> None:
+        traits = Traits(prefill_speed=SPEED, stale_after=math.inf)
+        self.pool = Pool("p", traits=traits, policy_settings={"decode": 0.0, "near": 0.0})
+        for number in range(replicas):
+            self.pool.join(f"r{number}", 0.0).books.signalled = True
+        self.room = WaitingRoom(self.pool, RoomSettings(**settings))  # type: ignore[arg-type]
+        self.ledger = Ledger()
+
+    def busy(self, key: int, address: str, tokens: float, now: float = 0.0) -> None:
+        replica = self.pool.get(address)
+        assert replica is not None
+        self.ledger.charge(key, replica, tokens, int(tokens), now)
+
+    def bind(self, key: int, asked: Prompt, now: float) -> str:
+        decision = decide(self.pool, asked, self.ledger, random.Random(1), key=key, now=now)
+        self.room.remove(key)
+        assert decision.replica is not None
+        return decision.replica.address
+
+
+def test_in_an_idle_fleet_nothing_waits() -> None:
+    bench = Bench()
+    bench.room.hold(1, prompt(500), 0.0)
+    assert bench.room.next_own(0.0) == 1
+
+
+def test_while_every_replica_has_more_than_theta_ahead_a_request_waits() -> None:
+    bench = Bench(theta=0.2)
+    bench.busy(90, "r0", 1000)
+    bench.busy(91, "r1", 2000)
+    bench.room.hold(1, prompt(500), 0.0)
+    assert bench.room.next_own(0.0) is None
+    assert bench.room.wake(0.0) == pytest.approx(0.5, abs=0.01)  # no longer than half a second
+    assert bench.room.wake(0.4) == pytest.approx(0.8, abs=0.01)  # r0 falls to 0.2 s
+    assert bench.room.next_own(0.8001) == 1
+    assert bench.bind(1, prompt(500), 0.8001) == "r0"
+    assert (len(bench.room), bench.room.own, bench.room.own_tokens) == (0, 0, 0)
+    assert bench.room.wake(1.0) == math.inf
+
+
+def test_the_shortest_goes_first_and_age_wins_in_the_end() -> None:
+    bench = Bench(replicas=1, theta=0.2, alpha=0.1)
+    bench.busy(90, "r0", 10_000)
+    bench.room.hold(1, prompt(2000, root=1), 0.0)
+    bench.room.hold(2, prompt(500, root=2), 9.0)
+    assert bench.room.next_own(9.0) is None
+    bench.ledger.release(90)
+    assert bench.room.next_own(9.9) == 2  # 0.5 - 0.1 * 0.9 = 0.41 against 2.0 - 0.1 * 9.9 = 1.01
+    bench.room.remove(2)
+    bench.room.hold(3, prompt(500, root=3), 25.0)
+    assert bench.room.next_own(25.1) == 1  # 2.0 - 2.51 against 0.5 - 0.01
+
+
+def test_fcfs_is_an_order_too() -> None:
+    bench = Bench(replicas=1, order="fcfs")
+    bench.room.hold(1, prompt(2000, root=1), 0.0)
+    bench.room.hold(2, prompt(100, root=2), 1.0)
+    assert bench.room.next_own(1.0) == 1
+
+
+def test_a_request_waits_for_the_replica_that_has_its_prefix_though_another_is_free() -> None:
+    bench = Bench(theta=0.2)
+    warm = bench.pool.get("r0")
+    assert warm is not None
+    bench.pool.place(warm, prompt(5000, root=7).chains, 0.0)
+    bench.busy(90, "r0", 1000)
+    bench.room.hold(1, prompt(5100, root=7), 0.0)
+    assert bench.room.next_own(0.0) is None  # 1 s behind plus 0.1 s is better than 5.1 s
+    bench.ledger.prompt_done(90, 0.5)
+    assert bench.room.next_own(0.5) == 1
+    assert bench.bind(1, prompt(5100, root=7), 0.5) == "r0"
+
+
+def test_what_another_request_makes_warm_counts_for_those_that_wait() -> None:
+    bench = Bench(theta=0.2)
+    bench.busy(90, "r0", 1000)
+    bench.busy(91, "r1", 1500)
+    bench.room.hold(1, prompt(3000, root=7), 0.0)
+    assert bench.room.next_own(0.9) == 1
+    bench.room.hold(2, prompt(3100, root=7), 0.9)
+    assert bench.bind(1, prompt(3000, root=7), 0.9) == "r0"
+    bench.ledger.prompt_done(91, 1.0)
+    # r1 is free now, but r0 will have 3000 of its 3100 tokens in 3 s: 3 + 0.1 s are less than 3.1 s times 1 + w.
+    assert bench.room.next_own(1.0) is None
+
+
+def test_after_the_cap_a_request_goes_however_busy_the_replicas_are() -> None:
+    bench = Bench(cap=30.0)
+    bench.busy(90, "r0", 100_000)
+    bench.busy(91, "r1", 200_000)
+    bench.room.hold(1, prompt(500), 0.0)
+    assert bench.room.next_own(29.9) is None
+    assert bench.room.wake(29.9) == pytest.approx(30.0, abs=0.01)
+    assert bench.room.next_own(30.0) == 1
+
+
+def test_room_is_left_for_another_gateways_request_that_comes_first_but_not_for_ever() -> None:
+    bench = Bench(replicas=1, theta=0.2, patience=0.05)
+    bench.room.hear(50, prompt(300, root=5), 0.0)
+    bench.room.hold(1, prompt(600, root=1), 0.0)
+    assert bench.room.next_own(0.0) is None
+    assert bench.room.next_own(0.04) is None
+    assert bench.room.next_own(0.06) == 1, "the owner did not take it, and the replica stood idle"
+
+
+def test_another_gateways_request_that_comes_later_does_not_keep_an_own_one_back() -> None:
+    bench = Bench(replicas=1)
+    bench.room.hear(50, prompt(900, root=5), 0.0)
+    bench.room.hold(1, prompt(600, root=1), 0.0)
+    assert bench.room.next_own(0.0) == 1
+
+
+def test_another_gateways_request_is_forgotten_when_it_is_bound_or_long_overdue() -> None:
+    bench = Bench(replicas=1, cap=10.0)
+    bench.room.hear(50, prompt(300, root=5), 0.0)
+    bench.room.remove(50)
+    assert len(bench.room) == 0
+    bench.room.hear(51, prompt(300, root=5), 0.0)
+    bench.room.hold(1, prompt(600, root=1), 15.1)
+    assert bench.room.next_own(15.2) == 1
+    assert 51 not in bench.room
+
+
+def test_the_room_is_bounded_in_requests_and_tokens() -> None:
+    bench = Bench(requests=2, tokens=1000)
+    assert bench.room.has_space(1000)
+    assert not bench.room.has_space(1001)
+    bench.room.hold(1, prompt(300), 0.0)
+    assert not bench.room.has_space(701)
+    bench.room.hold(2, prompt(300), 0.0)
+    assert not bench.room.has_space(1)
+    for key in range(100, 200):
+        bench.room.hear(key, prompt(100), 0.0)
+    assert len(bench.room) == 2 + 32
+
+
+def test_a_client_that_leaves_frees_its_place() -> None:
+    bench = Bench(requests=1)
+    bench.busy(90, "r0", 5000)
+    bench.busy(91, "r1", 5000)
+    bench.room.hold(1, prompt(300), 0.0)
+    assert not bench.room.has_space(1)
+    bench.room.remove(1)
+    assert bench.room.has_space(1)
+    assert bench.room.next_own(0.1) is None
+
+
+def test_a_replica_that_may_not_be_chosen_is_not_waited_for() -> None:
+    bench = Bench()
+    bench.busy(91, "r1", 5000)
+    idle = bench.pool.get("r0")
+    assert idle is not None
+    idle.barred = "unreachable"
+    bench.room.hold(1, prompt(300), 0.0)
+    assert bench.room.next_own(0.0) is None
+    bench.pool.join("r2", 0.1)
+    assert bench.room.next_own(0.1) == 1
+
+
+def test_only_charged_cost_binds_late() -> None:
+    with pytest.raises(ValueError, match="needs the policy charged_cost, not 'random'"):
+        WaitingRoom(Pool("p", policy="random"), RoomSettings())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("theta", -1.0), ("cap", math.nan), ("order", "best"), ("requests", -1)]
+)
+def test_settings_out_of_range_are_refused(name: str, value: float | str) -> None:
+    with pytest.raises(ValueError, match=f"waiting: .*{name}"):
+        RoomSettings(**{name: value})  # type: ignore[arg-type]
