@@ -1,8 +1,9 @@
 """Real stacks for the tests: Envoy, Redis, gateways, emulated replicas. A module shares one."""
 
+import asyncio
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -29,6 +30,16 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         if time.monotonic() > deadline:
             pytest.fail(f"{what}: not within {seconds} s")
         time.sleep(0.01)
+    return value
+
+
+async def until_async(condition: Callable[[], Awaitable[Any]], seconds: float, what: str) -> Any:
+    """As `until`, for a coroutine function."""
+    deadline = time.monotonic() + seconds
+    while not (value := await condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not within {seconds} s")
+        await asyncio.sleep(0.01)
     return value
 
 
