@@ -126,7 +126,7 @@ def test_every_client_copy_of_an_owned_header_is_removed() -> None:
 def test_the_replica_learns_the_expected_hit_and_the_request_id() -> None:
     mind = steering(replicas=1)
     text = "system prompt " * 400  # 5,600 bytes
-    first, reply = steered(mind, chat(text), x_request_id="abc-1")
+    _, reply = steered(mind, chat(text), x_request_id="abc-1")
     assert set_headers(reply)["x-kvsteer-expected-hit"] == "0"
     assert set_headers(reply)["x-kvsteer-request-id"] == "abc-1"
     second, reply = steered(mind, chat(text), x_request_id="abc-2")
