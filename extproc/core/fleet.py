@@ -67,6 +67,7 @@ class Replica:
         "address",
         "barred",
         "books",
+        "context",
         "crowded",
         "decode_speed",
         "fresh_until",
@@ -100,6 +101,9 @@ class Replica:
         self.crowded = False
         #: Share of its KV cache that live requests take, by telemetry or own books, whichever is more.
         self.kv_load = 0.0
+        #: Tokens of its sequences per token of its KV cache, prefixes shared between them counted each time: what
+        #: every step reads. Above 1 where much is shared.
+        self.context = 0.0
         #: Reason it may not be chosen whatever the time; None when it may.
         self.barred: str | None = None
         #: Time from which its telemetry is too old to choose it (R8). A new replica has the benefit of one span.
@@ -142,7 +146,7 @@ class Replica:
 
         They change with one replica at a time and are read for all of them at every decision.
         """
-        used = self.books.tokens / self.kv_tokens
+        used = self.context = self.books.tokens / self.kv_tokens
         if self.sample is not None:
             used = max(used, self.sample.kv_used or 0.0)
         strangers = min(self._strangers) if self._strangers else 0.0

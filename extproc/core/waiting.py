@@ -203,8 +203,9 @@ class WaitingRoom:
 
     def _view(self, backlogs: list[float], now: float) -> _View:
         replicas = self.pool.replicas
-        charge = 1.0 + self._policy.weight(self.pool.busy.rho(len(replicas), now))
-        pressures = self._policy.pressures(replicas, self.pool.traits.output_tokens)
+        rho = self.pool.busy.rho(len(replicas), now)
+        charge = 1.0 + self._policy.weight(rho)
+        pressures = self._policy.pressures(replicas, self.pool.traits.output_tokens, rho)
         costs = [waits + pressed for waits, pressed in zip(backlogs, pressures, strict=True)]
         rates = [1.0 / replica.prefill_speed for replica in replicas]
         return _View(backlogs, costs, rates, [charge * rate for rate in rates])

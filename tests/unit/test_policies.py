@@ -61,8 +61,17 @@ def test_charged_cost_adds_decode_pressure_a_full_batch_and_kv_above_80_percent(
     replicas[1].observe(Sample(at=0.0, running=12, waiting=0, kv_used=0.1))
     replicas[2].observe(Sample(at=0.0, running=0, waiting=0, kv_used=0.9))
     choice = ChargedCost(decode=0.1, kv=1.0).choose(ask(replicas, tokens=0), 1, random.Random(1))
-    # full batch: 0.1 * 12/10, and (12 + 1 - 10) others of 100 tokens at 1000/s; KV: (0.9 - 0.8) / 0.2
-    assert choice.scores == pytest.approx([0.0, 0.12 + 0.3, 0.5])
+    # full batch: (12 + 1 - 10) others of 100 tokens at 1000/s; KV: (0.9 - 0.8) / 0.2
+    assert choice.scores == pytest.approx([0.0, 0.3, 0.5])
+
+
+def test_charged_cost_charges_the_context_on_a_replica_and_less_of_it_the_busier_the_pool() -> None:
+    replicas = fleet(2)
+    replicas[1].context = 0.5  # its sequences hold half as many tokens as its KV cache
+    policy = ChargedCost(decode=8.0)
+    assert policy.pressures(replicas, 100, 0.0) == [0.0, 4.0]
+    assert policy.pressures(replicas, 100, 0.75) == [0.0, 1.0]
+    assert policy.pressures(replicas, 100, 1.5) == [0.0, 0.0]
 
 
 def test_round_robin_takes_turns() -> None:

@@ -7,6 +7,7 @@ backlog is prompt work already sent and not yet computed. `w` is why this beats 
 first token": a prompt sent where its prefix is not cached costs everybody behind it too, and the busier the
 pool (rho), the more are behind. In an idle pool w is 0 and the rule is greedy; in overload it keeps long
 prefixes where they are. gain 3 and cap 20 came out best on public traces (docs/policies.md).
+decode is charged for the context that is on a replica already; each of its steps reads all of it.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,16 @@ from extproc.core.policies.base import Ask, Choice, Rng, lowest
 
 @dataclass(slots=True)
 class ChargedCost:
-    """Settings: gain and most shape w; decode and kv are seconds charged at full; near ties within `near` s."""
+    """Settings: gain and most shape w; decode and kv are seconds charged at full; near ties within `near` s.
+
+    `decode` is for a replica whose sequences hold as many tokens as its KV cache, in a pool that is idle with prompts:
+    each step reads all of them, so everything on it goes slower. Without it, a hot prefix that is cheap to follow
+    would draw all its sessions to the one replica that had it first. Where prompts take all the time (rho) it fades.
+    """
 
     gain: float = 3.0
     most: float = 20.0
-    decode: float = 0.05
+    decode: float = 8.0
     kv: float = 1.0
     near: float = 0.002
 
@@ -36,23 +42,27 @@ class ChargedCost:
         charge = 1.0 + self.weight(ask.rho)
         now, tokens, half = ask.now, ask.tokens, ask.per_doubling
         backlogs = backlogs_of(ask.replicas, now)
-        decode, pressed, output = self.decode, self._pressed, ask.output
+        decode, pressed, output = self.decode_weight(ask.rho), self._pressed, ask.output
         scores = [
             waits
-            + decode * replica.occupancy
+            + decode * replica.context
             + charge * (tokens - cached) * (1.0 + (tokens + cached) * half) / replica.prefill_speed
             + (pressed(replica, output) if replica.crowded else 0.0)
             for waits, cached, replica in zip(backlogs, ask.cached, ask.replicas, strict=True)
         ]
         return Choice(lowest(scores, picks, rng, self.near), scores, "least_cost", {"backlog": backlogs})
 
-    def pressures(self, replicas: Sequence[Replica], output: float) -> list[float]:
+    def pressures(self, replicas: Sequence[Replica], output: float, rho: float) -> list[float]:
         """Seconds charged for the sequences and the KV that are on each replica already."""
-        decode, pressed = self.decode, self._pressed
+        decode, pressed = self.decode_weight(rho), self._pressed
         return [
-            decode * replica.occupancy + (pressed(replica, output) if replica.crowded else 0.0)
+            decode * replica.context + (pressed(replica, output) if replica.crowded else 0.0)
             for replica in replicas
         ]
+
+    def decode_weight(self, rho: float) -> float:
+        """Seconds charged for a replica whose sequences fill its KV cache once: none where prompts take all time."""
+        return self.decode * max(1.0 - rho, 0.0)
 
     def weight(self, rho: float) -> float:
         """w for a pool that spends the share `rho` of its time on prompts."""
