@@ -1,0 +1,146 @@
+"""A breaker for one replica: it opens when requests fail, and lets one at a time try whether it is well again.
+
+    closed     enough failures          -> open, for a first short time
+    open       its time is over         -> half open
+    half open  the probe succeeds       -> closed
+               the probe fails          -> open, for twice as long, up to the longest
+               the probe is cancelled   -> half open; its place is free again
+
+Failures are what says the engine is broken: no connection, a reset, a 5xx, a time-out. What says that the
+request was wrong (4xx) or that the engine is full (429, or 503 with Retry-After) opens nothing: it is pushback,
+and lowers the replica's headroom for as long as it asks (`pushed_until`).
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+CLOSED: Final = "closed"
+OPEN: Final = "open"
+HALF_OPEN: Final = "half_open"
+
+SUCCESS: Final = "success"
+FAILURE: Final = "failure"
+PUSHBACK: Final = "pushback"
+NEUTRAL: Final = "neutral"
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class BreakerSettings:
+    """When it opens and for how long. Times in seconds.
+
+    The defaults find a replica that fails everything at its third request in a row, and one that fails half of
+    them within ten; a replica that fails one in five stays in, and its fallbacks carry it.
+    """
+
+    #: Failures in a row that open it.
+    row: int = 3
+    #: Share of failures within `window` that opens it, once there were `least` requests.
+    share: float = 0.5
+    window: float = 10.0
+    least: int = 10
+    #: First and longest time open; each failed probe doubles it.
+    first: float = 1.0
+    longest: float = 8.0
+    #: Pushback without a Retry-After counts for this long; one with it at most for `most_pushback`.
+    pushback: float = 1.0
+    most_pushback: float = 60.0
+    #: Outcomes remembered within the window.
+    memory: int = 200
+
+
+def verdict(status: int | None, retry_after: float | None = None) -> str:
+    """What a response's status says of the replica; None stands for a reset, no connection or a time-out."""
+    if status is None:
+        return FAILURE
+    if status == 429 or (status == 503 and retry_after is not None):
+        return PUSHBACK
+    if status >= 500:
+        return NEUTRAL if status == 501 else FAILURE  # 501: it can't do that, and says so in good health
+    return SUCCESS if status < 400 else NEUTRAL
+
+
+class Breaker:
+    """State of one incarnation's breaker."""
+
+    __slots__ = (
+        "_in_row",
+        "_open_for",
+        "_outcomes",
+        "_probe",
+        "_settings",
+        "_until",
+        "pushed_until",
+        "state",
+    )
+
+    def __init__(self, settings: BreakerSettings) -> None:
+        self._settings = settings
+        self._outcomes: deque[tuple[float, bool]] = deque(maxlen=settings.memory)  # (when, failed)
+        self._in_row = 0
+        self._open_for = settings.first
+        self._until = 0.0
+        self._probe: int | None = None
+        self.state = CLOSED
+        #: Until when the engine asked to be left alone; 0 when it did not.
+        self.pushed_until = 0.0
+
+    def allows(self, now: float) -> bool:
+        """Whether a new request may go there. When half open, only while no probe is under way."""
+        if self.state == CLOSED:
+            return True
+        if self.state == OPEN and now >= self._until:
+            self.state, self._probe = HALF_OPEN, None
+        return self.state == HALF_OPEN and self._probe is None
+
+    def sent(self, key: int) -> None:
+        """An exchange was sent there; when half open it is the probe."""
+        if self.state == HALF_OPEN and self._probe is None:
+            self._probe = key
+
+    def ended(self, key: int, said: str, now: float, retry_after: float | None = None) -> bool:
+        """An exchange ended with a verdict; True when the breaker opened or closed.
+
+        Those that were under way before it opened tell nothing new while it is open.
+        """
+        if said == PUSHBACK:
+            wait = self._settings.pushback if retry_after is None else retry_after
+            self.pushed_until = max(self.pushed_until, now + min(wait, self._settings.most_pushback))
+        if self.state == HALF_OPEN:
+            return key == self._probe and self._probe_ended(said, now)
+        if self.state == OPEN or said not in (SUCCESS, FAILURE):
+            return False
+        self._outcomes.append((now, said == FAILURE))
+        self._in_row = self._in_row + 1 if said == FAILURE else 0
+        if self._is_broken(now):
+            self._open(now)
+            return True
+        return False
+
+    def cancelled(self, key: int) -> None:
+        """An exchange was given up by its client: a probe's place is free again, and nothing is learned."""
+        if key == self._probe:
+            self._probe = None
+
+    def _probe_ended(self, said: str, now: float) -> bool:
+        self._probe = None
+        if said == FAILURE:
+            self._open_for = min(self._open_for * 2, self._settings.longest)
+            self._open(now)
+        else:  # also pushback and a client's own error: the engine answered in good order
+            self.state, self._open_for = CLOSED, self._settings.first
+        return True
+
+    def _open(self, now: float) -> None:
+        self.state, self._until = OPEN, now + self._open_for
+        self._in_row = 0
+        self._outcomes.clear()
+
+    def _is_broken(self, now: float) -> bool:
+        if self._in_row >= self._settings.row:
+            return True
+        while self._outcomes and self._outcomes[0][0] < now - self._settings.window:
+            self._outcomes.popleft()
+        failed = sum(bad for _, bad in self._outcomes)
+        count = len(self._outcomes)
+        return count >= self._settings.least and failed >= self._settings.share * count
