@@ -70,7 +70,7 @@ def test_charged_cost_charges_the_context_on_a_replica_and_less_of_it_the_busier
     replicas[1].context = 0.5  # its sequences hold half as many tokens as its KV cache
     policy = ChargedCost(decode=8.0)
     assert policy.pressures(replicas, 100, 0.0) == [0.0, 4.0]
-    assert policy.pressures(replicas, 100, 0.75) == [0.0, 1.0]
+    assert policy.pressures(replicas, 100, 0.75) == [0.0, 0.25]  # 4 * (1 - 0.75) ** 2
     assert policy.pressures(replicas, 100, 1.5) == [0.0, 0.0]
 
 
