@@ -21,9 +21,9 @@ from extproc.core.policies.base import Ask, Choice, Rng, lowest
 class ChargedCost:
     """Settings: gain and most shape w; decode and kv are seconds charged at full; near ties within `near` s.
 
-    `decode` is for a replica whose sequences hold as many tokens as its KV cache, in a pool with no
-    prompts to compute: each step reads all of them, so everything on it goes slower. Without it, a hot prefix that is cheap to follow
-    would draw all its sessions to the one replica that had it first. Where prompts take all the time (rho) it fades.
+    `decode` is for a replica whose sequences hold as many tokens as its KV cache, in a pool with no prompts to
+    compute: each step reads all of them, so everything on it goes slower. Without it, a hot prefix that is cheap
+    to follow would draw all its sessions to the one replica that had it first.
     """
 
     gain: float = 3.0
@@ -61,8 +61,10 @@ class ChargedCost:
         ]
 
     def decode_weight(self, rho: float) -> float:
-        """Seconds charged for a replica whose sequences fill its KV cache once: none where prompts
-        take all time. The square was fitted: with the plain difference late binding lets replicas stand idle at rho 0.9."""
+        """Seconds charged for a replica whose sequences fill its KV cache: none where prompts take all time.
+
+        The square was fitted: with the plain difference, late binding lets replicas stand idle at rho 0.9.
+        """
         return self.decode * max(1.0 - rho, 0.0) ** 2
 
     def weight(self, rho: float) -> float:
