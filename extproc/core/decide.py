@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
@@ -11,9 +12,12 @@ from extproc.core.policies.base import Rng
 from extproc.core.policies.least_tokens import LeastTokens
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.shadow import Opinion
 
 #: What a failing policy is replaced with for that request.
 _SAFE_POLICY = LeastTokens()
+#: The trouble of a decision whose policy raised or answered nonsense.
+POLICY_FAILED: Final = "policy_failed"
 #: Fraction of a prompt that can't come from the cache: the engine computes at least its last token.
 _LEAST_UNCACHED = 1
 
@@ -27,6 +31,7 @@ class Decision:
         order: chosen and fallback replicas, best first.
         reason: why, a word of a closed set for each policy.
         trouble: what was out of order ("all_stale", "policy_failed"), or "".
+        shadow: what the pool's shadow policy would have done; None when it has none.
         tokens, output, cached: estimates, in tokens; `cached` on the chosen replica.
         work: of what is not cached there, in tokens at a prompt's start (core/cost.py).
     """
@@ -46,6 +51,7 @@ class Decision:
         "reason",
         "replica",
         "rho",
+        "shadow",
         "tokens",
         "trouble",
         "work",
@@ -65,6 +71,7 @@ class Decision:
         self.columns: Sequence[float] = ()
         self.excluded: Sequence[tuple[Replica, str]] = ()
         self.choice: Choice | None = None
+        self.shadow: Opinion | None = None
 
     @property
     def destination(self) -> str:
@@ -101,7 +108,7 @@ def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, 
     ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
     decision.candidates = candidates
     decision.tokens = math.ceil(prompt.size * ratio) if prompt else 0
-    decision.output = _expected_output(pool, prompt)
+    decision.output = _expected_output(pool, prompt, decision.tokens)
     decision.columns = _cached_tokens(pool, prompt, candidates, ratio, decision.tokens)
     decision.rho = pool.busy.rho(len(pool.replicas), now)
     half = 0.5 / pool.traits.prefill_doubling
@@ -112,6 +119,9 @@ def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, 
     decision.replica = decision.order[0]
     decision.cached = decision.columns[choice.order[0]]
     decision.work = prefill_work(decision.cached, decision.tokens, pool.traits.prefill_doubling)
+    if pool.shadow is not None:
+        chooser = None if decision.trouble == POLICY_FAILED else pool.policy
+        decision.shadow = pool.shadow.look(ask, chooser, choice)
     return decision
 
 
@@ -138,14 +148,15 @@ def _candidates(pool: Pool, decision: Decision, now: float) -> list[Replica]:
     return found
 
 
-def _expected_output(pool: Pool, prompt: Prompt | None) -> float:
-    """Output tokens to expect: the pool's usual, bounded by the request's own limit; none for embeddings."""
-    usual = pool.traits.output_tokens
+def _expected_output(pool: Pool, prompt: Prompt | None, tokens: float) -> float:
+    """Output tokens to expect: what such requests got, bounded by this one's own limit; none for embeddings."""
     if prompt is None:
-        return usual
+        return pool.output.usual
     if prompt.kind != "generate":
         return 0
-    each = usual if prompt.max_output is None else min(usual, prompt.max_output)
+    each = pool.output.predict(prompt.model, prompt.dialect, tokens)
+    if prompt.max_output is not None and prompt.max_output < each:
+        each = prompt.max_output
     return each * prompt.n
 
 
@@ -178,7 +189,7 @@ def _choose(pool: Pool, ask: Ask, picks: int, rng: Rng, decision: Decision) -> C
             return choice
     except Exception:  # noqa: S110 - a policy is a plug-in; its fault is counted, whatever it is
         pass
-    decision.trouble = "policy_failed"
+    decision.trouble = POLICY_FAILED
     return _SAFE_POLICY.choose(ask, picks, rng)
 
 

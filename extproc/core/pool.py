@@ -1,14 +1,16 @@
 """A pool: its replicas, their prefix index, its policy, and how busy it is."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
+from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
 from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
 from extproc.core.sample import Sample
+from extproc.core.shadow import Shadow
 
 #: Seconds over which the pool's prompt work is averaged for rho: the last minute, as the tuning was done.
 _BUSY_SPAN = 60.0
@@ -75,14 +77,29 @@ class Pool:
         self.name = name
         self.models = frozenset(models)
         self.traits = traits or Traits()
-        self.policy_name = policy
-        self.policy: Policy = make_policy(policy, policy_settings or {})
+        self.adopt(policy, policy_settings or {})
+        self.output = OutputLengths(self.traits.output_tokens)
         self.index = PrefixIndex(ttl, max_entries)
         self.busy = Busy(now)
         self.room: Room | None = None
         self.replicas: list[Replica] = []
         self._by_address: dict[str, Replica] = {}
         self._ratios: dict[str, float] = {}
+
+    def adopt(
+        self, policy: str, settings: Mapping[str, float], shadow: Shadow | None = None, version: int = 0
+    ) -> None:
+        """Choose by this policy from the next decision on; `version` is 0 for what the configuration says.
+
+        Raises:
+            ValueError: no such policy, or settings it does not take. Nothing changes then.
+        """
+        self.policy: Policy = make_policy(policy, settings)
+        self.policy_name = policy
+        self.policy_settings = dict(settings)
+        self.policy_version = version
+        #: Decides beside the policy, to compare; None for none.
+        self.shadow = shadow
 
     def get(self, address: str) -> Replica | None:
         """The living incarnation at an address."""
