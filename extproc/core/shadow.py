@@ -55,24 +55,26 @@ class Shadow:
         try:
             mine = self.policy.choose(ask, 1, self._rng)
             best = mine.order[0]
-            if not 0 <= best < len(ask.replicas):
-                return Opinion(self.name, None, False, None, None)
-            prices = self._prices(ask, policy, choice, mine)
-            agrees = best == choice.order[0]
-            return Opinion(
-                self.name, ask.replicas[best], agrees, _known(prices[best]), _known(prices[choice.order[0]])
-            )
+            replica = ask.replicas[best] if best >= 0 else None
         except Exception:  # a policy is a plug-in; whoever asked counts its fault, whatever it is
+            replica = None
+        if replica is None:
             return Opinion(self.name, None, False, None, None)
+        first = choice.order[0]
+        prices = self._prices(ask, policy, choice, mine)
+        return Opinion(self.name, replica, best == first, _known(prices, best), _known(prices, first))
 
     def _prices(self, ask: Ask, policy: Policy | None, choice: Choice, mine: Choice) -> Sequence[float]:
-        """Charged cost of every candidate, taken from whoever worked it out already."""
+        """Charged cost of every candidate, taken from whoever worked it out already; empty when it can't be."""
         if isinstance(policy, ChargedCost):
             return choice.scores
         if isinstance(self.policy, ChargedCost):
             return mine.scores
-        return self._price.choose(ask, 1, self._rng).scores
+        try:
+            return self._price.choose(ask, 1, self._rng).scores
+        except Exception:  # no numbers can be worked out for such replicas, and nobody needs them to route
+            return ()
 
 
-def _known(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
+def _known(prices: Sequence[float], index: int) -> float | None:
+    return prices[index] if index < len(prices) and math.isfinite(prices[index]) else None
