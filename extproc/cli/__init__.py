@@ -15,6 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Say what is wrong with a configuration, where, and how to mend it.",
     ),
     "envoy-config": ("extproc.cli.envoy_config", "Print the Envoy bootstrap for a configuration."),
+    "simulate": (
+        "extproc.cli.simulate",
+        "Compare policies on a trace or generated traffic, in virtual time.",
+    ),
     "engine": ("extproc.cli.engine", "Run emulated engine replicas, to try things without a GPU."),
 }
 
