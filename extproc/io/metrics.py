@@ -12,7 +12,10 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from extproc.core.decide import Decision
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Replica
+from extproc.core.pool import Pool
+from extproc.core.shadow import Opinion
 from extproc.core.steering import Steering
+from extproc.io import clock
 
 #: From 10 us, a quick decision, to 1 s, where Envoy stops waiting.
 _DECISION_BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.1, 1.0)
@@ -80,6 +83,16 @@ class Metrics:
             "Prompt tokens expected to be found in the chosen replica's cache.",
             ["pool"],
         )
+        self._shadow = Counts(
+            "kvsteer_shadow_decisions",
+            "Decisions of shadow policies: agrees is yes, no, or failed.",
+            ["pool", "policy", "agrees"],
+        )
+        self._shadow_seconds = Counts(
+            "kvsteer_shadow_predicted_seconds",
+            "Charged cost of what was chosen and of what the shadow would have chosen, where both are known.",
+            ["pool", "policy", "choice"],
+        )
         self._seconds = Buckets(
             "kvsteer_decision_seconds",
             "Gateway's own work on the message that settled an exchange.",
@@ -100,6 +113,12 @@ class Metrics:
             ["task"],
             registry=registry,
         )
+        self.versions_refused = Counter(
+            "kvsteer_policy_versions_refused",
+            "Versions of policy settings that this gateway could not use, so that it kept what it had.",
+            ["pool"],
+            registry=registry,
+        )
         self.redis_errors = Counter(
             "kvsteer_redis_errors", "Redis calls that failed or ran out of time.", registry=registry
         )
@@ -114,6 +133,8 @@ class Metrics:
             self._troubles,
             self._prompt,
             self._cached,
+            self._shadow,
+            self._shadow_seconds,
             self._seconds,
             self._hit,
         )
@@ -138,6 +159,15 @@ class Metrics:
             self._prompt.add((pool,), decision.tokens)
             self._cached.add((pool,), decision.cached)
             self._hit.observe(decision.cached / decision.tokens)
+        if decision.shadow is not None:
+            self._looked(pool, decision.shadow)
+
+    def _looked(self, pool: str, opinion: Opinion) -> None:
+        agrees = "failed" if opinion.replica is None else "yes" if opinion.agrees else "no"
+        self._shadow.add((pool, opinion.policy, agrees))
+        if opinion.seconds is not None and opinion.chosen_seconds is not None:
+            self._shadow_seconds.add((pool, opinion.policy, "shadow"), opinion.seconds)
+            self._shadow_seconds.add((pool, opinion.policy, "chosen"), opinion.chosen_seconds)
 
     def forget_replica(self, pool: str, address: str) -> None:
         """Drop the series of a replica that left."""
@@ -153,7 +183,7 @@ _REPLICA_GAUGES: tuple[tuple[str, str], ...] = (
     ("headroom", "Headroom score 0..1; absent while unknown."),
     ("requests_in_flight", "Requests sent to a replica and not ended, by this gateway."),
     ("tokens_in_flight", "Prompt and expected output tokens of them."),
-    ("backlog_tokens", "Prompt tokens sent and believed not yet computed."),
+    ("backlog_seconds", "Prompt work sent and believed not yet done, at the replica's speed."),
     ("index_entries", "Prefix hashes a replica is believed to hold."),
     ("candidate", "1 while a replica may be chosen."),
 )
@@ -173,21 +203,34 @@ class _StateCollector(PrometheusCollector):
             name: GaugeMetricFamily(f"kvsteer_replica_{name}", text, labels=["pool", "replica"])
             for name, text in _REPLICA_GAUGES
         }
+        now = clock.monotonic()
         for pool in self._steering.pools:
             for replica in pool.replicas:
-                for name, value in _replica_values(replica, pool.index.count(replica.slot)):
+                for name, value in _replica_values(replica, pool.index.count(replica.slot), now):
                     families[name].add_metric([pool.name, replica.address], value)
         yield from families.values()
+        yield _versions(self._steering.pools)
         ledger = GaugeMetricFamily("kvsteer_ledger_tokens", "Tokens charged and not released.")
         ledger.add_metric([], self._steering.ledger.tokens)
         yield ledger
 
 
-def _replica_values(replica: Replica, entries: int) -> Iterator[tuple[str, float]]:
+def _versions(pools: Iterable[Pool]) -> Metric:
+    family = GaugeMetricFamily(
+        "kvsteer_policy_version",
+        "Version of the settings by which a pool chooses; 0 is the file's.",
+        labels=["pool", "policy"],
+    )
+    for pool in pools:
+        family.add_metric([pool.name, pool.policy_name], pool.policy_version)
+    return family
+
+
+def _replica_values(replica: Replica, entries: int, now: float) -> Iterator[tuple[str, float]]:
     if replica.headroom is not None:
         yield "headroom", replica.headroom
     yield "requests_in_flight", replica.books.requests
     yield "tokens_in_flight", replica.books.tokens
-    yield "backlog_tokens", replica.books.pending
+    yield "backlog_seconds", replica.books.backlog(now, replica.prefill_speed)
     yield "index_entries", entries
-    yield "candidate", 0 if replica.barred else 1
+    yield "candidate", 0 if replica.excluded(now) else 1

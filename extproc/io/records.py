@@ -7,6 +7,7 @@ from typing import Any
 from extproc.core.decide import Decision
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Replica
+from extproc.core.shadow import Opinion
 from extproc.io import clock
 
 
@@ -17,13 +18,14 @@ class Records:
         self._ring: deque[tuple[Exchange, dict[str, Any]]] = deque(maxlen=size)
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
-        """Keep a decision, with what telemetry said of each candidate at that moment."""
+        """Keep a decision, with what was known of each candidate. Requests in flight count this one already."""
         decision = exchange.decision
         if decision is None or not self._ring.maxlen:
             return
         now = {
             "at": clock.wall(),
             "seconds": seconds,
+            "policy": (decision.pool.policy_name, decision.pool.policy_version),
             "state": [(r.sample, r.headroom, r.books.requests) for r in decision.candidates],
         }
         self._ring.append((exchange, now))
@@ -47,7 +49,8 @@ def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
         "request_id": exchange.request_id,
         "at": now["at"],
         "pool": decision.pool.name,
-        "policy": decision.pool.policy_name,
+        "policy": now["policy"][0],
+        "policy_version": now["policy"][1],
         "outcome": exchange.outcome,
         "why": exchange.why or None,
         "ended": exchange.over,
@@ -57,8 +60,22 @@ def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
         "reason": decision.reason,
         "trouble": decision.trouble or None,
         "rho": round(decision.rho, 4),
+        "shadow": _shadow(decision.shadow),
         "decision_seconds": now["seconds"],
         "candidates": [*_candidates(decision, now), *_excluded(decision.excluded)],
+    }
+
+
+def _shadow(opinion: Opinion | None) -> dict[str, Any] | None:
+    if opinion is None:
+        return None
+    return {
+        "policy": opinion.policy,
+        "choice": opinion.replica.address if opinion.replica else None,
+        "failed": opinion.replica is None,
+        "agrees": opinion.agrees,
+        "predicted_seconds": opinion.seconds,
+        "chosen_predicted_seconds": opinion.chosen_seconds,
     }
 
 
@@ -66,7 +83,7 @@ def _request(decision: Decision) -> dict[str, Any]:
     prompt = decision.prompt
     known: dict[str, Any] = {
         "prompt_tokens": decision.tokens,
-        "output_tokens_expected": decision.output,
+        "output_tokens_expected": round(decision.output),
         "cached_tokens_expected": round(decision.cached),
         "tokens_charged": int(decision.tokens + decision.output),
     }
