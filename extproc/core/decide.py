@@ -7,6 +7,7 @@ from typing import Final
 from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
+from extproc.core.lifecycle import WARMING
 from extproc.core.policies import Ask, Choice
 from extproc.core.policies.base import Rng
 from extproc.core.policies.least_tokens import LeastTokens
@@ -102,7 +103,7 @@ def decide(
 def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, picks: int = 3) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
     decision = Decision(key, pool, prompt, now)
-    candidates = _candidates(pool, decision, now)
+    candidates = _candidates(pool, decision, rng, now)
     if not candidates:
         return decision
     ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
@@ -112,7 +113,8 @@ def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, 
     decision.columns = _cached_tokens(pool, prompt, candidates, ratio, decision.tokens)
     decision.rho = pool.busy.rho(len(pool.replicas), now)
     half = 0.5 / pool.traits.prefill_doubling
-    ask = Ask(candidates, decision.columns, decision.tokens, decision.output, decision.rho, now, prompt, half)
+    columns, tokens, output = decision.columns, decision.tokens, decision.output
+    ask = Ask(candidates, columns, tokens, output, decision.rho, now, prompt, half, ratio)
     decision.choice = choice = _choose(pool, ask, picks, rng, decision)
     decision.reason = choice.reason
     decision.order = [candidates[i] for i in choice.order]
@@ -134,17 +136,26 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
         pool.place(replica, decision.prompt.chains, now)
 
 
-def _candidates(pool: Pool, decision: Decision, now: float) -> list[Replica]:
-    """Replicas that may be chosen. If staleness alone leaves none, the stale ones serve, and that is said (R8)."""
+def _candidates(pool: Pool, decision: Decision, rng: Rng, now: float) -> list[Replica]:
+    """Replicas that may be chosen, those that warm up for their share of the requests.
+
+    If that leaves none, the stale ones serve (R8), and then those that warm up; the decision says so.
+    """
     replicas = pool.replicas
-    found = [r for r in replicas if r.barred is None and now < r.fresh_until]
+    found = [
+        r
+        for r in replicas
+        if r.barred is None and now < r.fresh_until and (r.share >= 1.0 or rng.random() < r.share)
+    ]
     if len(found) == len(replicas):
         return found
-    decision.excluded = [(r, reason) for r in replicas if (reason := r.excluded(now))]
+    decision.excluded = [(r, r.excluded(now) or WARMING) for r in replicas if r not in found]
     if not found:
         found = [r for r in replicas if r.barred is None]
-        if found:
-            decision.trouble = "all_stale"
+        decision.trouble = "all_stale" if found else ""
+    if not found:
+        found = [r for r in replicas if r.barred == WARMING]
+        decision.trouble = "all_warming" if found else ""
     return found
 
 
@@ -194,7 +205,17 @@ def _choose(pool: Pool, ask: Ask, picks: int, rng: Rng, decision: Decision) -> C
 
 
 def _is_sound(choice: Choice, count: int) -> bool:
+    """Whether an answer can be used as it is: distinct candidates, and numbers for them that are numbers.
+
+    May raise for what has not even the shape of a choice.
+    """
     order, scores = choice.order, choice.scores
-    if not order or min(order) < 0 or max(order) >= count or len(set(order)) != len(order):
+    if not order or len(set(order)) != len(order) or (scores and len(scores) != count):
         return False
-    return not scores or not math.isnan(scores[order[0]])
+    for i in order:
+        if type(i) is not int or not 0 <= i < count or (scores and math.isnan(scores[i])):
+            return False
+    for column in choice.parts.values():
+        if len(column) != count:
+            return False
+    return type(choice.reason) is str

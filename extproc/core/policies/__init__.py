@@ -6,12 +6,17 @@ from typing import Any
 from extproc.core.policies.base import Ask, Choice, Policy
 from extproc.core.policies.cache_aware import CacheAware
 from extproc.core.policies.charged_cost import ChargedCost
+from extproc.core.policies.equal_cost import EqualCost
+from extproc.core.policies.hybrid_hash import HybridHash
 from extproc.core.policies.least_request import LeastRequest
 from extproc.core.policies.least_tokens import LeastTokens
 from extproc.core.policies.power_of_two import PowerOfTwo
 from extproc.core.policies.prefix_hash import PrefixHash
 from extproc.core.policies.random_choice import RandomChoice
 from extproc.core.policies.round_robin import RoundRobin
+from extproc.core.policies.session_hash import SessionHash
+from extproc.core.policies.tiered_affinity import TieredAffinity
+from extproc.core.policies.weighted_headroom import WeightedHeadroom
 
 __all__ = ["POLICIES", "Ask", "Choice", "Policy", "check_policy", "make_policy"]
 
@@ -25,6 +30,11 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "least_tokens": LeastTokens,
     "cache_aware": CacheAware,
     "prefix_hash": PrefixHash,
+    "weighted_headroom": WeightedHeadroom,
+    "tiered_affinity": TieredAffinity,
+    "equal_cost": EqualCost,
+    "session_hash": SessionHash,
+    "hybrid_hash": HybridHash,
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from extproc.core.fleet import Replica
-from extproc.core.prompt import Prompt
+from extproc.core.prompt import TOKENS_PER_BYTE, Prompt
 
 
 class Rng(Protocol):
@@ -28,9 +28,11 @@ class Ask:
         now: seconds, monotonic.
         prompt: the request; None when it has none that can be read.
         per_doubling: 1 / (2 * the position in tokens where computing a prompt token costs twice as much).
+        ratio: tokens that one byte of the prompt makes, above 0 when there is one: `cached` / `ratio` is an end in
+            its chain.
     """
 
-    __slots__ = ("cached", "now", "output", "per_doubling", "prompt", "replicas", "rho", "tokens")
+    __slots__ = ("cached", "now", "output", "per_doubling", "prompt", "ratio", "replicas", "rho", "tokens")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Ask:
         now: float,
         prompt: Prompt | None = None,
         per_doubling: float = 0.0,
+        ratio: float = TOKENS_PER_BYTE,
     ) -> None:
         self.replicas = replicas
         self.cached = cached
@@ -51,6 +54,7 @@ class Ask:
         self.now = now
         self.prompt = prompt
         self.per_doubling = per_doubling
+        self.ratio = ratio
 
 
 class Choice(NamedTuple):
@@ -78,7 +82,12 @@ def lowest(scores: Sequence[float], picks: int, rng: Rng, near: float = 0.0) -> 
     """Indices of the `picks` lowest scores, best first; scores within `near` of the best tie at random (R18)."""
     best = min(scores)
     ties = [i for i, score in enumerate(scores) if score <= best + near]
-    order = [ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))]]
+    return led_by(ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))], scores, picks)
+
+
+def led_by(first: int, scores: Sequence[float], picks: int) -> list[int]:
+    """`first` and then the lowest scores of the others, `picks` indices in all."""
+    order = [first]
     if picks > 1:
         left = list(scores)  # a pass for each pick is cheaper than sorting them all
         for _ in range(min(picks, len(scores)) - 1):
@@ -90,3 +99,26 @@ def lowest(scores: Sequence[float], picks: int, rng: Rng, near: float = 0.0) -> 
 def rotated(first: int, count: int, picks: int) -> list[int]:
     """`first` and those after it in a ring of `count`, as many as `picks`."""
     return [(first + step) % count for step in range(min(picks, count))]
+
+
+def check_range(policy: str, name: str, value: float, low: float, high: float) -> None:
+    """Raise ValueError unless the setting `name` of a policy is within `low`..`high`; NaN is not."""
+    if not low <= value <= high:
+        raise ValueError(f"{policy}: {name} must be within {low:g}..{high:g}")
+
+
+class Places:
+    """Where each candidate stands: address -> index, kept while the candidates are the same ones."""
+
+    __slots__ = ("_known", "_place")
+
+    def __init__(self) -> None:
+        self._known: Sequence[Replica] = ()
+        self._place: dict[str, int] = {}
+
+    def of(self, replicas: Sequence[Replica]) -> dict[str, int]:
+        """The places of `replicas`; the same object as before for the same ones."""
+        if self._known != replicas:  # replicas are equal only to themselves
+            self._known = replicas
+            self._place = {replica.address: i for i, replica in enumerate(replicas)}
+        return self._place
