@@ -6,6 +6,7 @@ import random
 import secrets
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -17,12 +18,15 @@ from extproc.core.fleet import Traits
 from extproc.core.headroom import Weights
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
 from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock, logs
 from extproc.io.admin import Admin
 from extproc.io.collector import Collector, Target
 from extproc.io.metrics import Metrics
+from extproc.io.policy_follower import POLL, Follower, shown
+from extproc.io.policy_versions import VersionStore
 from extproc.io.records import Records
 from extproc.io.registry import Registry
 from extproc.io.sessions import ExchangeSession
@@ -53,6 +57,7 @@ class Gateway:
         self._stopping = False
         self._collectors = [self._collector(pool) for pool in settings.pools if pool.metrics.enabled]
         self.registry = self._registry()
+        self.follower = self._follower()
         self.transport: Transport = GrpcioTransport(
             settings.grpc.address,
             self._session,
@@ -66,6 +71,7 @@ class Gateway:
             registry=self.prometheus,
             readiness=self.not_ready,
             shared=self.shared,
+            policies=self.policies,
             clock=clock.monotonic,
         )
         self.metrics.open_streams.set_function(lambda: self._open)
@@ -74,6 +80,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Begin serving. Raises OSError when an address can't be had."""
+        await self._first_policies()
         await self.admin.start()
         await self.transport.start()
         self.write_eds()
@@ -82,6 +89,8 @@ class Gateway:
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
             self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
+        if self.follower is not None:
+            self.tasks.every("policies", POLL, self._follow)
         self.transport.set_ready(True)
         _log.info(
             "serving", gateway=self.gateway_id, grpc_port=self.transport.port, admin_port=self.admin.port
@@ -97,6 +106,8 @@ class Gateway:
         for collector in self._collectors:
             await collector.stop()
         await self.tasks.close()
+        if self.follower is not None:
+            await self.follower.close()
         if self.registry is not None:
             await self.registry.close()
         await self.admin.stop()
@@ -113,6 +124,12 @@ class Gateway:
         if self.registry is None:
             return "off"
         return "ok" if self.registry.up else "degraded"
+
+    def policies(self) -> list[dict[str, Any]]:
+        """Each pool's policy, its version, and where it is from."""
+        if self.follower is None:
+            return [shown(pool) for pool in self.steering.pools]
+        return self.follower.shown()
 
     def write_eds(self) -> None:
         """Write each pool's EDS file where the settings name a folder; Envoy follows the rename."""
@@ -151,6 +168,33 @@ class Gateway:
         await self.registry.beat()
         self.metrics.redis_errors.inc(self.registry.errors - errors)
         self.metrics.redis_up.set(1 if self.registry.up else 0)
+
+    async def _first_policies(self) -> None:
+        """What was set while this gateway was not there wins over its file, before the first request."""
+        if self.follower is None:
+            return
+        await self._follow()
+        if not self.follower.up:
+            _log.warning("redis does not answer; starting with the policies of the configuration")
+
+    async def _follow(self) -> None:
+        assert self.follower is not None
+        errors = self.follower.errors
+        await self.follower.poll()
+        self.metrics.redis_errors.inc(self.follower.errors - errors)
+
+    def _follower(self) -> Follower | None:
+        if not self.settings.redis.url:
+            return None
+        return Follower(
+            VersionStore(self.settings.redis),
+            self.steering.pools,
+            random.Random(),  # noqa: S311 - spreads ties, guards nothing
+            gateway_id=self.gateway_id,
+            heartbeat=self.settings.redis.heartbeat,
+            clock=clock.monotonic,
+            on_refused=lambda pool: self.metrics.versions_refused.labels(pool).inc(),
+        )
 
     def _registry(self) -> Registry | None:
         if not self.settings.redis.url:
@@ -221,6 +265,10 @@ def _build_pool(settings: PoolSettings, now: float) -> Pool:
         max_entries=settings.index.entries // len(settings.replicas),
         now=now,
     )
+    if settings.shadow.name:
+        rng = random.Random()  # noqa: S311 - as above
+        shadow = Shadow(settings.shadow.name, settings.shadow.settings, rng)
+        pool.adopt(settings.policy.name, settings.policy.settings, shadow)
     for replica in settings.replicas:
         pool.join(replica.address, now)
     return pool

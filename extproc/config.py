@@ -25,6 +25,7 @@ from extproc.settings import (
     ReplicaSettings,
     RequestSettings,
     Settings,
+    ShadowSettings,
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "ReplicaSettings",
     "RequestSettings",
     "Settings",
+    "ShadowSettings",
     "load",
     "parse",
 ]

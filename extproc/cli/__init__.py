@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "extproc.cli.simulate",
         "Compare policies on a trace or generated traffic, in virtual time.",
     ),
+    "policy": ("extproc.cli.policy", "What a pool chooses by: see, change, put back, in running gateways."),
     "engine": ("extproc.cli.engine", "Run emulated engine replicas, to try things without a GPU."),
 }
 

@@ -77,7 +77,12 @@ class Pool:
         self.name = name
         self.models = frozenset(models)
         self.traits = traits or Traits()
-        self.adopt(policy, policy_settings or {})
+        self.policy_name = policy
+        self.policy_settings = dict(policy_settings or {})
+        self.policy_version = 0
+        self.policy: Policy = make_policy(policy, self.policy_settings)
+        #: Decides beside the policy, to compare; None for none.
+        self.shadow: Shadow | None = None
         self.output = OutputLengths(self.traits.output_tokens)
         self.index = PrefixIndex(ttl, max_entries)
         self.busy = Busy(now)
@@ -91,14 +96,16 @@ class Pool:
     ) -> None:
         """Choose by this policy from the next decision on; `version` is 0 for what the configuration says.
 
+        The same policy with the same settings goes on with what it remembers (sessions, turns).
+
         Raises:
             ValueError: no such policy, or settings it does not take. Nothing changes then.
         """
-        self.policy: Policy = make_policy(policy, settings)
+        if (policy, settings) != (self.policy_name, self.policy_settings):
+            self.policy = make_policy(policy, settings)
         self.policy_name = policy
         self.policy_settings = dict(settings)
         self.policy_version = version
-        #: Decides beside the policy, to compare; None for none.
         self.shadow = shadow
 
     def get(self, address: str) -> Replica | None:

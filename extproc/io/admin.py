@@ -17,7 +17,7 @@ _DEFAULT_RECORDS = 100
 
 
 class Admin:
-    """Serves /metrics, /healthz, /readyz, /replicas and /decisions.
+    """Serves /metrics, /healthz, /readyz, /replicas, /decisions and /policies.
 
     Args:
         address: host:port; port 0 takes a free one.
@@ -25,6 +25,8 @@ class Admin:
         records: what /decisions shows.
         registry: what /metrics shows.
         readiness: why the gateway is not ready, or "" when it is.
+        shared: how Redis is, for /healthz.
+        policies: what /policies shows; its versions are in /healthz too.
         clock: seconds, the clock the samples are stamped with.
     """
 
@@ -37,6 +39,7 @@ class Admin:
         registry: CollectorRegistry,
         readiness: Callable[[], str],
         shared: Callable[[], str],
+        policies: Callable[[], list[dict[str, Any]]],
         clock: Callable[[], float],
     ) -> None:
         self.port = 0
@@ -46,6 +49,7 @@ class Admin:
         self._registry = registry
         self._readiness = readiness
         self._shared = shared
+        self._policies = policies
         self._clock = clock
         self._runner: web.AppRunner | None = None
 
@@ -59,6 +63,7 @@ class Admin:
                 web.get("/readyz", self._readyz),
                 web.get("/replicas", self._replicas),
                 web.get("/decisions", self._decisions),
+                web.get("/policies", self._show_policies),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -85,7 +90,8 @@ class Admin:
         )
 
     async def _healthz(self, _request: web.Request) -> web.Response:
-        return _json({"status": "ok", "shared": self._shared()})
+        versions = {entry["pool"]: entry["version"] for entry in self._policies()}
+        return _json({"status": "ok", "shared": self._shared(), "policy_versions": versions})
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         why = self._readiness()
@@ -95,6 +101,9 @@ class Admin:
         now = self._clock()
         rows = [_replica(pool, replica, now) for pool in self._pools for replica in pool.replicas]
         return _json({"replicas": rows})
+
+    async def _show_policies(self, _request: web.Request) -> web.Response:
+        return _json({"policies": self._policies()})
 
     async def _decisions(self, request: web.Request) -> web.Response:
         asked = request.query.get("last", str(_DEFAULT_RECORDS))

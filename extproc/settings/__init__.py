@@ -10,6 +10,7 @@ from extproc.settings.pools import (
     PolicySettings,
     PoolSettings,
     ReplicaSettings,
+    ShadowSettings,
 )
 from extproc.settings.server import (
     AdminSettings,
@@ -38,4 +39,5 @@ __all__ = [
     "ReplicaSettings",
     "RequestSettings",
     "Settings",
+    "ShadowSettings",
 ]

@@ -115,7 +115,7 @@ class CapacitySettings(Settings):
         default=500_000, ge=1024, le=10_000_000_000, description="KV cache of a replica, in tokens"
     )
     output_tokens: Whole = Field(
-        default=256, ge=1, le=1_000_000, description="output tokens assumed when a request names none"
+        default=256, ge=1, le=1_000_000, description="output tokens assumed of an answer until answers came back"
     )
 
 
@@ -135,6 +135,13 @@ class PolicySettings(Settings):
 
     name: str = Field(default="charged_cost", description="the policy's name")
     settings: dict[str, Number] = Field(default_factory=dict, description="the policy's own settings")
+
+
+class ShadowSettings(Settings):
+    """A second policy that decides beside the first, to compare; nothing is routed by it (docs/policies.md)."""
+
+    name: str = Field(default="", description="the shadow policy's name; empty for none")
+    settings: dict[str, Number] = Field(default_factory=dict, description="its own settings")
 
 
 def _policy(value: object) -> object:
@@ -160,6 +167,9 @@ class PoolSettings(Settings):
     policy: Annotated[PolicySettings, BeforeValidator(_policy)] = Field(
         default_factory=PolicySettings, description="how a replica is chosen"
     )
+    shadow: Annotated[ShadowSettings, BeforeValidator(_policy)] = Field(
+        default_factory=ShadowSettings, description="a second policy, only compared with the first"
+    )
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     headroom: HeadroomSettings = Field(default_factory=HeadroomSettings)
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
@@ -182,3 +192,14 @@ class PoolSettings(Settings):
 
         check_policy(policy.name, policy.settings)
         return policy
+
+    @field_validator("shadow")
+    @classmethod
+    def _shadow_known(cls, shadow: ShadowSettings) -> ShadowSettings:
+        from extproc.core.policies import check_policy  # the registry imports no settings
+
+        if shadow.name:
+            check_policy(shadow.name, shadow.settings)
+        elif shadow.settings:
+            raise ValueError("has settings but no name; name a policy, or remove the settings")
+        return shadow

@@ -1,0 +1,349 @@
+"""kvsteer policy: what pools choose by, versioned in Redis; changed in running gateways; put back."""
+
+import asyncio
+import getpass
+import os
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+from redis.exceptions import RedisError
+
+from extproc.cli.policy_texts import (
+    Effect,
+    console,
+    gateway_lines,
+    in_words,
+    say_json,
+    table_of,
+    tell,
+    tell_unchanged,
+)
+from extproc.config import GatewaySettings, PolicySettings, PoolSettings, ShadowSettings, load
+from extproc.errors import ConfigError, KvsteerError
+from extproc.io.policy_versions import (
+    MOST_WHO,
+    MOST_WHY,
+    BadVersion,
+    Chosen,
+    Conflict,
+    Version,
+    VersionStore,
+    read_version,
+)
+
+#: Seconds between looks at what gateways report.
+_LOOK = 0.05
+#: Who the version is from that keeps what the configuration said.
+_FILE = "configuration"
+
+
+class Refused(KvsteerError):
+    """What was asked can't be done. The command prints it and exits with `status`."""
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@click.group()
+def command() -> None:
+    """What a pool chooses by: see, change, put back; in running gateways, within a second.
+
+    Changes are versions in Redis (docs/redis.md), each with who, when and why.
+
+    Exit status: 0 when done, 2 when refused (nothing was changed), 1 when Redis does not answer or a gateway can't
+    use the version.
+    """
+
+
+def _shared(function: Callable[..., None]) -> Callable[..., None]:
+    function = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")(
+        function
+    )
+    function = click.option("--pool", help="The pool; needed when the configuration has several.")(function)
+    return click.option(
+        "-c", "--config", "path", required=True, help="The gateways' configuration, for Redis and pools."
+    )(function)
+
+
+def _changing(function: Callable[..., None]) -> Callable[..., None]:
+    function = click.option(
+        "--wait",
+        type=click.FloatRange(0, 60),
+        default=2.0,
+        show_default=True,
+        help="Seconds in which gateways may report that they use it.",
+    )(function)
+    function = click.option("--who", help="Who changes it; your user name and host unless given.")(function)
+    function = click.option("--why", required=True, help="The reason, for those who read the list later.")(
+        function
+    )
+    return _shared(function)
+
+
+@command.command("list")
+@_shared
+def list_(path: str, pool: str | None, as_json: bool) -> None:
+    """The versions of a pool's policy, newest first, and which one each gateway uses."""
+
+    async def show(store: VersionStore, settings: PoolSettings) -> None:
+        versions = await store.history(settings.name)
+        gateways = await _gateways(store, settings.name)
+        if as_json:
+            say_json(pool=settings.name, versions=[v.as_dict() for v in versions], gateways=gateways)
+            return
+        if versions:
+            console().print(table_of(settings.name, versions))
+        else:
+            own = in_words(settings.policy)
+            click.echo(
+                f"pool {settings.name}: no versions; each gateway chooses as its own file says (here: {own})"
+            )
+        for line in gateway_lines(gateways):
+            click.echo(line)
+
+    _run(path, pool, show)
+
+
+@command.command("set")
+@click.argument("name")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@_changing
+def set_(name: str, settings: tuple[str, ...], **given: Any) -> None:
+    """Choose by policy NAME with these settings; those not given have their defaults. The shadow policy stays."""
+
+    def change(before: Chosen) -> Chosen:
+        return Chosen(PolicySettings(name=name, settings=_numbers(settings)), before.shadow)
+
+    _change(change, **given)
+
+
+@command.command("shadow")
+@click.argument("name")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@_changing
+def shadow(name: str, settings: tuple[str, ...], **given: Any) -> None:
+    """Let policy NAME decide beside the real one, to compare; `none` ends that. Nothing is routed by it."""
+
+    def change(before: Chosen) -> Chosen:
+        named = "" if name == "none" else name
+        if settings and not named:
+            raise ValueError("none takes no settings")
+        return Chosen(before.policy, ShadowSettings(name=named, settings=_numbers(settings)))
+
+    _change(change, **given)
+
+
+@command.command("rollback")
+@click.option(
+    "--to", type=click.IntRange(1), help="Number of the version to put back; the one before, unless given."
+)
+@_changing
+def rollback(to: int | None, **given: Any) -> None:
+    """Put an earlier version back, as a new version. Repeated, it goes back step by step."""
+
+    async def put_back(store: VersionStore, settings: PoolSettings) -> None:
+        newest = await _newest(store, settings.name)
+        if newest is None:
+            raise Refused(f"pool {settings.name}: there is no version to go back from")
+        number = to or (newest.restores or newest.number) - 1
+        text = await store.get(settings.name, number) if number > 0 else None
+        if text is None:
+            raise Refused(f"pool {settings.name}: version {number} is not kept; see kvsteer policy list")
+        target = _readable(text)
+        # A version that repeats an older one stands for that one, so that steps back never go forward again.
+        origin = target.restores or target.number
+        await _record(store, settings, target.chosen, newest, given, restores=origin)
+
+    _run(given["path"], given["pool"], put_back)
+
+
+def _change(change: Callable[[Chosen], Chosen], **given: Any) -> None:
+    """Record what `change` makes of the newest version, or of the configuration when there is none."""
+
+    async def work(store: VersionStore, settings: PoolSettings) -> None:
+        newest = await _newest(store, settings.name)
+        before = newest.chosen if newest else Chosen(settings.policy, settings.shadow)
+        try:
+            chosen = change(before)
+        except ValueError as error:
+            raise Refused(f"refused, nothing was changed: {_reason(error)}") from None
+        if newest is not None and chosen == before:
+            tell_unchanged(settings.name, newest, given["as_json"])
+            return
+        await _record(store, settings, chosen, newest, given)
+
+    _run(given["path"], given["pool"], work)
+
+
+async def _record(
+    store: VersionStore,
+    settings: PoolSettings,
+    chosen: Chosen,
+    newest: Version | None,
+    given: dict[str, Any],
+    restores: int | None = None,
+) -> None:
+    """Check and write a version, wait until gateways use it, and say what came of it."""
+    try:
+        chosen.check()
+        who, why = _line(given["who"] or _me(), MOST_WHO, "--who"), _line(given["why"], MOST_WHY, "--why")
+    except ValueError as error:
+        raise Refused(f"refused, nothing was changed: {_reason(error)}") from None
+    entries = [(chosen, who, why)]
+    if newest is None:
+        entries.insert(
+            0, (Chosen(settings.policy, settings.shadow), _FILE, "as configured before the first change")
+        )
+    after = newest.number if newest else 0
+    try:
+        version = await store.add(settings.name, entries, after=after, restores=restores)
+    except Conflict:
+        raise Refused(
+            f"pool {settings.name}: somebody else changed it just now, and nothing was changed by you; "
+            "look at kvsteer policy list, and repeat"
+        ) from None
+    began = time.monotonic()
+    effect = await _effect(store, settings.name, version.number, given["wait"])
+    tell(settings.name, version, effect, time.monotonic() - began, given["as_json"])
+    if effect.refused:
+        kept = (
+            f"{name} can't use it and keeps what it has: {reason}" for name, reason in effect.refused.items()
+        )
+        raise Refused("\n".join(kept), status=1)
+
+
+async def _effect(store: VersionStore, pool: str, number: int, wait: float) -> Effect:
+    """What gateways report of a version, as soon as all do, at the latest after `wait` seconds."""
+    deadline = time.monotonic() + wait
+    while True:
+        effect = _sorted_out(await _gateways(store, pool), number)
+        if not effect.behind or time.monotonic() >= deadline:
+            return effect
+        await asyncio.sleep(_LOOK)
+
+
+def _sorted_out(gateways: dict[str, dict[str, Any]], number: int) -> Effect:
+    refused = {
+        name: str(said["refused"]["reason"])
+        for name, said in gateways.items()
+        if said["refused"] and said["refused"]["version"] == number
+    }
+    using = [name for name, said in gateways.items() if said["version"] == number]
+    behind = [name for name in gateways if name not in refused and name not in using]
+    return Effect(len(using), refused, behind)
+
+
+async def _gateways(store: VersionStore, pool: str) -> dict[str, dict[str, Any]]:
+    reports = await store.reports()
+    return {name: pools[pool] for name, pools in sorted(reports.items()) if pool in pools}
+
+
+async def _newest(store: VersionStore, pool: str) -> Version | None:
+    text = await store.newest(pool)
+    return None if text is None else _readable(text)
+
+
+def _readable(text: bytes) -> Version:
+    try:
+        return read_version(text)
+    except BadVersion as error:
+        raise Refused(
+            f"the version in Redis is not of this kvsteer: {error}; use the one that wrote it"
+        ) from None
+
+
+# -- running ---------------------------------------------------------------------------------------------
+
+
+def _run(path: str, pool: str | None, work: Callable[[VersionStore, PoolSettings], Awaitable[None]]) -> None:
+    try:
+        settings = load(path)
+        named = _pool(settings, pool)
+        _needs_redis(settings, path)
+        asyncio.run(_with_store(settings, named, work))
+    except (ConfigError, Refused) as error:
+        click.echo(str(error), err=True)
+        sys.exit(getattr(error, "status", 2))
+    except (RedisError, OSError, TimeoutError) as error:
+        click.echo(
+            f"Redis does not answer ({type(error).__name__}); is redis.url of {path} right, and does it run? "
+            "If a change was on its way, see kvsteer policy list",
+            err=True,
+        )
+        sys.exit(1)
+
+
+def _needs_redis(settings: GatewaySettings, path: str) -> None:
+    if not settings.redis.url:
+        raise Refused(
+            f"{path}: redis.url is empty, so this gateway works alone and chooses as its file says; edit "
+            "pools[].policy there and restart it, or set redis.url and restart it to change policies as it runs"
+        )
+
+
+async def _with_store(
+    settings: GatewaySettings,
+    pool: PoolSettings,
+    work: Callable[[VersionStore, PoolSettings], Awaitable[None]],
+) -> None:
+    store = VersionStore(settings.redis)
+    try:
+        await work(store, pool)
+    finally:
+        await store.close()
+
+
+def _pool(settings: GatewaySettings, name: str | None) -> PoolSettings:
+    names = ", ".join(pool.name for pool in settings.pools)
+    if name is None and len(settings.pools) > 1:
+        raise Refused(f"the configuration has several pools; name one with --pool: {names}")
+    for pool in settings.pools:
+        if name in (None, pool.name):
+            return pool
+    raise Refused(f"there is no pool {name!r}; the configuration has: {names}")
+
+
+def _numbers(pairs: tuple[str, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{pair!r} is no setting; write KEY=VALUE, for example gain=4")
+        if key in found:
+            raise ValueError(f"{key!r} is given twice")
+        try:
+            found[key] = float(value)
+        except ValueError:
+            raise ValueError(f"{key}: {value!r} is no number") from None
+    return found
+
+
+def _line(text: str, most: int, what: str) -> str:
+    """One line of text, as lists show it."""
+    text = text.strip()
+    if not text or len(text) > most or not text.isprintable():
+        raise ValueError(f"{what} must be one line of 1 to {most} characters")
+    return text
+
+
+def _reason(error: ValueError) -> str:
+    """The first sentence of a fault, whoever found it."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return str(error)
+    fault = details()[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    return f"{where}: {fault['msg']}"
+
+
+def _me() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry for this user id, as in some containers
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"[:MOST_WHO]

@@ -1,0 +1,176 @@
+"""Keeps a gateway's pools on the newest version of their policy settings (io/policy_versions.py).
+
+One GET each poll; only when something changed anywhere are the pools' newest versions read. What can't be used, or
+Redis gone, leaves everything as it is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+
+from extproc.core.policies.base import Rng
+from extproc.core.pool import Pool
+from extproc.core.shadow import Shadow
+from extproc.io.policy_versions import BadVersion, Version, VersionStore, read_version
+
+_log = structlog.get_logger("kvsteer.policies")
+
+#: Seconds between polls, so that a change is in effect within a second.
+POLL = 0.5
+#: Reports are refreshed this often, in heartbeats, and live as long as the registry's entries.
+_TTL_BEATS = 10
+
+
+class Follower:
+    """Polls, and makes pools adopt what it finds.
+
+    Args:
+        store: where versions are; closed by `close`.
+        pools: of this gateway.
+        rng: for shadow policies.
+        gateway_id: who reports.
+        heartbeat: seconds between reports while nothing changes.
+        clock: seconds, monotonic.
+        on_refused: called with a pool's name for each version that can't be used.
+
+    Attributes:
+        up: whether the last poll reached Redis; None before the first.
+        errors: polls that did not.
+    """
+
+    def __init__(
+        self,
+        store: VersionStore,
+        pools: list[Pool],
+        rng: Rng,
+        *,
+        gateway_id: str,
+        heartbeat: float,
+        clock: Callable[[], float],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._pools = pools
+        self._rng = rng
+        self._id = gateway_id
+        self._heartbeat = heartbeat
+        self._clock = clock
+        self._on_refused = on_refused
+        self._seen: bytes | None = None
+        self._told_at = -float("inf")
+        self._active: dict[str, Version] = {}
+        self._refused: dict[str, tuple[int, str]] = {}
+        self.up: bool | None = None
+        self.errors = 0
+
+    async def poll(self) -> None:
+        """Look for news and adopt them. Never raises for Redis' sake."""
+        try:
+            revision = await self._store.revision()
+            # None after there was one: somebody emptied Redis. That is no decision about policies.
+            if revision is not None and revision != self._seen:
+                for pool in self._pools:
+                    await self._catch_up(pool)
+                self._seen = revision
+                self._told_at = -float("inf")
+            if self._clock() - self._told_at >= self._heartbeat:
+                await self._store.report(self._id, self._report(), self._heartbeat * _TTL_BEATS)
+                self._told_at = self._clock()
+            self.up = True
+        except (RedisError, OSError, TimeoutError):
+            self.errors += 1
+            self.up = False
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._store.close()
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Each pool's policy, its version, and where it is from, ready for JSON."""
+        return [
+            shown(pool, self._active.get(pool.name), self._refused.get(pool.name)) for pool in self._pools
+        ]
+
+    async def _catch_up(self, pool: Pool) -> None:
+        text = await self._store.newest(pool.name)
+        if text is None:
+            return
+        try:
+            version = read_version(text)
+        except BadVersion as error:
+            self._refuse(pool, 0, str(error))
+            return
+        held = self._active.get(pool.name)
+        if held is None or (held.number, held.at) != (version.number, version.at):
+            self._adopt(pool, version)
+
+    def _adopt(self, pool: Pool, version: Version) -> None:
+        policy, shadow = version.chosen.policy, version.chosen.shadow
+        try:
+            pool.adopt(policy.name, policy.settings, self._shadow(pool, version), version.number)
+        except (ValueError, TypeError) as error:
+            self._refuse(pool, version.number, str(error))
+            return
+        self._active[pool.name] = version
+        self._refused.pop(pool.name, None)
+        _log.info(
+            "policy taken from redis",
+            pool=pool.name,
+            version=version.number,
+            policy=policy.name,
+            shadow=shadow.name or None,
+            who=version.who,
+            why=version.why,
+        )
+
+    def _shadow(self, pool: Pool, version: Version) -> Shadow | None:
+        """The shadow of a version; the one that is there if it is the same, with what it learned."""
+        chosen, held = version.chosen.shadow, pool.shadow
+        if not chosen.name:
+            return None
+        if held is not None and (held.name, held.settings) == (chosen.name, chosen.settings):
+            return held
+        return Shadow(chosen.name, chosen.settings, self._rng)
+
+    def _refuse(self, pool: Pool, number: int, reason: str) -> None:
+        if self._refused.get(pool.name) == (number, reason):
+            return
+        self._refused[pool.name] = (number, reason)
+        self._on_refused(pool.name)
+        _log.error(
+            "policy version not usable; the pool keeps what it has",
+            pool=pool.name,
+            version=number,
+            reason=reason,
+            kept=pool.policy_version,
+        )
+
+    def _report(self) -> dict[str, Any]:
+        return {
+            pool.name: {"version": pool.policy_version, "refused": _refused(self._refused.get(pool.name))}
+            for pool in self._pools
+        }
+
+
+def shown(
+    pool: Pool, version: Version | None = None, refused: tuple[int, str] | None = None
+) -> dict[str, Any]:
+    """One pool's policy for /policies; without a version it is the configuration's."""
+    shadow = pool.shadow
+    return {
+        "pool": pool.name,
+        "version": pool.policy_version,
+        "source": "file" if version is None else "redis",
+        "policy": {"name": pool.policy_name, "settings": pool.policy_settings},
+        "shadow": {"name": shadow.name, "settings": shadow.settings} if shadow else None,
+        "who": version and version.who,
+        "when": version and version.at,
+        "why": version and version.why,
+        "refused": _refused(refused),
+    }
+
+
+def _refused(refused: tuple[int, str] | None) -> dict[str, Any] | None:
+    return None if refused is None else {"version": refused[0], "reason": refused[1]}
