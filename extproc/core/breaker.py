@@ -45,6 +45,8 @@ class BreakerSettings:
     #: Pushback without a Retry-After counts for this long; one with it at most for `most_pushback`.
     pushback: float = 1.0
     most_pushback: float = 60.0
+    #: How long after its end a probe's verdict is waited for; verdicts come in batches.
+    patience: float = 2.0
     #: Outcomes remembered within the window.
     memory: int = 200
 
@@ -68,6 +70,7 @@ class Breaker:
         "_open_for",
         "_outcomes",
         "_probe",
+        "_probe_left",
         "_settings",
         "_until",
         "pushed_until",
@@ -80,7 +83,8 @@ class Breaker:
         self._in_row = 0
         self._open_for = settings.first
         self._until = 0.0
-        self._probe: int | None = None
+        self._probe: str | None = None
+        self._probe_left: float | None = None  # when the probe's exchange ended without a verdict
         self.state = CLOSED
         #: Until when the engine asked to be left alone; 0 when it did not.
         self.pushed_until = 0.0
@@ -93,12 +97,12 @@ class Breaker:
             self.state, self._probe = HALF_OPEN, None
         return self.state == HALF_OPEN and self._probe is None
 
-    def sent(self, key: int) -> None:
+    def sent(self, key: str) -> None:
         """An exchange was sent there; when half open it is the probe."""
         if self.state == HALF_OPEN and self._probe is None:
-            self._probe = key
+            self._probe, self._probe_left = key, None
 
-    def ended(self, key: int, said: str, now: float, retry_after: float | None = None) -> bool:
+    def ended(self, key: str, said: str, now: float, retry_after: float | None = None) -> bool:
         """An exchange ended with a verdict; True when the breaker opened or closed.
 
         Those that were under way before it opened tell nothing new while it is open.
@@ -117,13 +121,23 @@ class Breaker:
             return True
         return False
 
-    def cancelled(self, key: int) -> None:
+    def cancelled(self, key: str) -> None:
         """An exchange was given up by its client: a probe's place is free again, and nothing is learned."""
         if key == self._probe:
             self._probe = None
 
+    def over(self, key: str, now: float) -> None:
+        """An exchange's stream ended; its verdict may still be on its way, or never come (a client left)."""
+        if key == self._probe:
+            self._probe_left = now
+
+    def tick(self, now: float) -> None:
+        """A probe that ended without a verdict for too long was given up: its place is free again."""
+        if self._probe_left is not None and now - self._probe_left > self._settings.patience:
+            self._probe = self._probe_left = None
+
     def _probe_ended(self, said: str, now: float) -> bool:
-        self._probe = None
+        self._probe = self._probe_left = None
         if said == FAILURE:
             self._open_for = min(self._open_for * 2, self._settings.longest)
             self._open(now)

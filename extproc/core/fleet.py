@@ -7,12 +7,25 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+from extproc.core.breaker import HALF_OPEN, Breaker, BreakerSettings, verdict
 from extproc.core.headroom import Headroom, Weights
 from extproc.core.ledger import Books
+from extproc.core.lifecycle import (
+    MISSED,
+    RECOVERED,
+    SAMPLE,
+    UNDRAIN,
+    Lifecycle,
+    WarmUp,
+)
 from extproc.core.sample import Sample
 
-#: Scrapes in a row that could not connect before a replica is held for dead. One may be a restart's blink.
-_DEAD_AFTER = 2
+#: Failed scrapes in a row after which a replica gets nothing new (L7). A refused or broken connection says at
+#: once that nobody is there; silence may be a busy engine, so it takes a few.
+_MISSES = {"connect": 1}
+_MISSES_OTHERWISE = 4
+#: Scrape failures that say nothing of the engine's health: it answers, but not with metrics we can read.
+_HARMLESS = ("status_", "unparsable", "too_large", "internal", "tls")
 
 #: The configured prefill speed counts like so many seconds of observed prompt work.
 _PRIOR_SECONDS = 20.0
@@ -31,9 +44,12 @@ _PACE_STEPS = 15
 KV_FREE: Final = 0.8
 
 # Why a replica is no candidate. A closed set: it labels metrics and records.
-UNREACHABLE: Final = "unreachable"
+# Beside these words it may be a state of core/lifecycle.py.
 STALE: Final = "stale"
 KV_CEILING: Final = "kv_ceiling"
+BREAKER: Final = "breaker"
+PUSHBACK: Final = "pushback"
+ASLEEP: Final = "asleep"
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -53,10 +69,21 @@ class Traits:
     kv_ceiling: float = 0.97
     floor: float = 0.15
     weights: Weights = field(default_factory=Weights)
+    warm_up: WarmUp = field(default_factory=WarmUp)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
 
 
 class Replica:
-    """One incarnation of one engine endpoint."""
+    """One incarnation of one engine endpoint.
+
+    Args:
+        address: ip:port.
+        slot: its number in the prefix index.
+        traits: what holds for the pool.
+        now: seconds, monotonic.
+        incarnation: counts up at each restart of the engine.
+        started: when the engine started, on the same clock; None takes it for warm (core/lifecycle.py).
+    """
 
     __slots__ = (
         "_failures",
@@ -67,6 +94,7 @@ class Replica:
         "address",
         "barred",
         "books",
+        "breaker",
         "context",
         "crowded",
         "decode_speed",
@@ -75,20 +103,34 @@ class Replica:
         "incarnation",
         "kv_load",
         "kv_tokens",
+        "life",
         "max_running",
         "occupancy",
         "prefill_speed",
         "sample",
+        "share",
         "slot",
         "traits",
     )
 
-    def __init__(self, address: str, slot: int, traits: Traits, now: float, incarnation: int = 1) -> None:
+    def __init__(
+        self,
+        address: str,
+        slot: int,
+        traits: Traits,
+        now: float,
+        incarnation: int = 1,
+        started: float | None = None,
+    ) -> None:
         self.address = address
         self.slot = slot
         self.traits = traits
         self.incarnation = incarnation
         self.books = Books()
+        self.life = Lifecycle(traits.warm_up, now, started)
+        self.breaker = Breaker(traits.breaker)
+        #: Share 0..1 of the requests for which it is a candidate: below 1 while it warms up (L1).
+        self.share = self.life.share(now)
         self.prefill_speed = traits.prefill_speed
         self.decode_speed = traits.decode_speed
         self.max_running = traits.max_running
@@ -105,7 +147,7 @@ class Replica:
         #: every step reads. Above 1 where much is shared.
         self.context = 0.0
         #: Reason it may not be chosen whatever the time; None when it may.
-        self.barred: str | None = None
+        self.barred: str | None = None if self.share else self.life.state
         #: Time from which its telemetry is too old to choose it (R8). A new replica has the benefit of one span.
         self.fresh_until = now + traits.stale_after
         #: Score 0..1; None while unknown.
@@ -133,8 +175,32 @@ class Replica:
         self.recount()
         self._failures = 0
         self.fresh_until = sample.at + self.traits.stale_after
+        self.life.apply(SAMPLE, "metrics", sample.at)
+        if self.life.cause == "metrics":  # what missed scrapes began, a scrape ends; the breaker ends its own
+            self.life.apply(RECOVERED, "metrics", sample.at)
+        self.refresh(sample.at)
+
+    def refresh(self, now: float) -> None:
+        """Let time pass and bring `barred` and `share` up to date; called at every event and a few times a second."""
+        self.life.tick(now)
+        self.breaker.tick(now)
+        self.share = self.life.share(now)
+        self.barred = self._reason(now)
+
+    def _reason(self, now: float) -> str | None:
+        sample = self.sample
+        if self.share == 0.0:
+            return self.life.state
+        if not self.breaker.allows(now):
+            return BREAKER
+        if now < self.breaker.pushed_until:
+            return PUSHBACK
+        if sample is None:
+            return None
+        if sample.asleep:
+            return ASLEEP
         full = sample.kv_used is not None and sample.kv_used >= self.traits.kv_ceiling
-        self.barred = KV_CEILING if full else None
+        return KV_CEILING if full else None
 
     @property
     def requests(self) -> float:
@@ -170,11 +236,39 @@ class Replica:
             self._pace_step = min(max(round(seen), -_PACE_STEPS), _PACE_STEPS)
             self.prefill_speed = prior * _PACE_STEP**self._pace_step
 
-    def failed(self, reason: str) -> None:
-        """A scrape failed. Only a refused or broken connection says the engine itself is gone."""
-        self._failures = self._failures + 1 if reason == "connect" else 0
-        if self._failures >= _DEAD_AFTER:
-            self.barred = UNREACHABLE
+    def failed(self, reason: str, now: float) -> None:
+        """A scrape failed; `reason` as the collector words it."""
+        if reason.startswith(_HARMLESS):
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= _MISSES.get(reason, _MISSES_OTHERWISE):
+            self.life.apply(MISSED, "metrics", now)
+            self.refresh(now)
+
+    def sent(self, request_id: str, now: float) -> None:
+        """A request was sent there; while the breaker is half open it is the one probe."""
+        if self.breaker.state == HALF_OPEN:
+            self.breaker.sent(request_id)
+            self.refresh(now)
+
+    def answered(self, request_id: str, status: int | None, retry_after: float | None, now: float) -> None:
+        """How a request ended there: an HTTP status, or None for a reset, no connection or a time-out."""
+        said = verdict(status, retry_after)
+        if self.breaker.ended(request_id, said, now, retry_after) or said == "pushback":
+            self.refresh(now)
+
+    def drain(self, cause: str, now: float, deadline: float | None = None) -> bool:
+        """Take nothing new; True when that is news. `deadline` is when `refresh` calls it gone."""
+        changed = self.life.drain(cause, now, deadline)
+        self.refresh(now)
+        return changed
+
+    def undrain(self, cause: str, now: float) -> bool:
+        """Take new work again; True when it was drained."""
+        changed = self.life.apply(UNDRAIN, cause, now)
+        self.refresh(now)
+        return changed
 
     def excluded(self, now: float) -> str | None:
         """Why it is no candidate now; None when it is one."""

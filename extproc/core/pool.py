@@ -6,6 +6,7 @@ from typing import Protocol
 
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
+from extproc.core.lifecycle import GONE
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
 from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
@@ -112,12 +113,15 @@ class Pool:
         """The living incarnation at an address."""
         return self._by_address.get(address)
 
-    def join(self, address: str, now: float) -> Replica:
-        """Add a replica; one that is there already is returned as it is."""
+    def join(self, address: str, now: float, started: float | None = None) -> Replica:
+        """Add a replica; one that is there already is returned as it is.
+
+        `started` is when its engine started, where that is known to be lately: it warms up (L1).
+        """
         replica = self._by_address.get(address)
         if replica is None:
             slot = self.index.add_slot(self._capacity(self.traits.kv_tokens), now)
-            replica = Replica(address, slot, self.traits, now)
+            replica = Replica(address, slot, self.traits, now, started=started)
             self._set(replica)
         return replica
 
@@ -135,7 +139,7 @@ class Pool:
             return None
         self.index.remove_slot(old.slot)
         slot = self.index.add_slot(self._capacity(old.kv_tokens), now)
-        replica = Replica(address, slot, self.traits, now, old.incarnation + 1)
+        replica = Replica(address, slot, self.traits, now, old.incarnation + 1, started=now)
         self._set(replica)
         return replica
 
@@ -153,11 +157,20 @@ class Pool:
             self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
         return replica
 
-    def failed(self, address: str, reason: str) -> None:
+    def failed(self, address: str, reason: str, now: float) -> None:
         """A scrape of a replica failed; `reason` as the collector words it."""
         replica = self._by_address.get(address)
         if replica is not None:
-            replica.failed(reason)
+            replica.failed(reason, now)
+
+    def tick(self, now: float) -> list[str]:
+        """Let time pass for every replica; returns the addresses of those that are gone and were removed."""
+        for replica in self.replicas:
+            replica.refresh(now)
+        gone = [replica.address for replica in self.replicas if replica.life.state == GONE]
+        for address in gone:
+            self.leave(address)
+        return gone
 
     def place(self, replica: Replica, chains: Sequence[Chain], now: float) -> None:
         """Prompts are on their way to a replica: from now on it is believed to hold them."""

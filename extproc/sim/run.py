@@ -276,7 +276,7 @@ class Simulation:
         name, sample = what
         for gateway in self.gateways:
             if sample is None:
-                gateway.pool.failed(name, "connect")
+                gateway.pool.failed(name, "connect", self.now)
             else:
                 gateway.observe(name, sample)
                 self._pump(gateway)

@@ -44,43 +44,43 @@ def test_what_a_status_says_of_the_replica(status: int | None, retry_after: floa
 def tripped(now: float = 0.0) -> Breaker:
     breaker = Breaker(BreakerSettings())
     for key in range(3):
-        breaker.ended(key, FAILURE, now)
+        breaker.ended(str(key), FAILURE, now)
     assert breaker.state == OPEN
     return breaker
 
 
 def test_three_failures_in_a_row_open_it() -> None:
     breaker = Breaker(BreakerSettings())
-    assert not breaker.ended(1, FAILURE, 0.0)
-    assert not breaker.ended(2, FAILURE, 0.0)
-    assert breaker.ended(3, FAILURE, 0.0)
+    assert not breaker.ended("1", FAILURE, 0.0)
+    assert not breaker.ended("2", FAILURE, 0.0)
+    assert breaker.ended("3", FAILURE, 0.0)
     assert not breaker.allows(0.5)
 
 
 def test_a_success_between_breaks_the_row() -> None:
     breaker = Breaker(BreakerSettings())
     for said in (FAILURE, FAILURE, SUCCESS, FAILURE, FAILURE):
-        breaker.ended(1, said, 0.0)
+        breaker.ended("1", said, 0.0)
     assert breaker.state == CLOSED
 
 
 def test_half_of_ten_failing_opens_it_without_a_row() -> None:
     breaker = Breaker(BreakerSettings())
     for number in range(9):
-        breaker.ended(number, FAILURE if number % 2 else SUCCESS, 0.0)
+        breaker.ended(str(number), FAILURE if number % 2 else SUCCESS, 0.0)
     assert breaker.state == CLOSED
-    breaker.ended(9, FAILURE, 0.0)
+    breaker.ended("9", FAILURE, 0.0)
     assert breaker.state == OPEN
 
 
 def test_failures_older_than_the_window_do_not_count() -> None:
     breaker = Breaker(BreakerSettings())
     for number in range(8):
-        breaker.ended(number, FAILURE if number % 2 else SUCCESS, 0.0)
+        breaker.ended(str(number), FAILURE if number % 2 else SUCCESS, 0.0)
     for number in range(5):
-        breaker.ended(number, SUCCESS, 11.0)
+        breaker.ended(str(number), SUCCESS, 11.0)
     for number in range(2):
-        breaker.ended(number, FAILURE, 11.0)
+        breaker.ended(str(number), FAILURE, 11.0)
     assert breaker.state == CLOSED
 
 
@@ -88,9 +88,9 @@ def test_half_open_lets_exactly_one_probe_through() -> None:
     breaker = tripped()
     assert not breaker.allows(0.99)
     assert breaker.allows(1.0)
-    breaker.sent(77)
+    breaker.sent("77")
     assert not breaker.allows(1.0)
-    assert breaker.ended(77, SUCCESS, 1.1)
+    assert breaker.ended("77", SUCCESS, 1.1)
     assert breaker.state == CLOSED
 
 
@@ -99,8 +99,8 @@ def test_a_failed_probe_doubles_the_time_up_to_the_longest() -> None:
     for expected in (2.0, 4.0, 8.0, 8.0):
         now += 1000.0
         assert breaker.allows(now)
-        breaker.sent(1)
-        breaker.ended(1, FAILURE, now)
+        breaker.sent("1")
+        breaker.ended("1", FAILURE, now)
         assert not breaker.allows(now + expected - 0.01)
         assert breaker.allows(now + expected)
 
@@ -108,30 +108,41 @@ def test_a_failed_probe_doubles_the_time_up_to_the_longest() -> None:
 def test_a_cancelled_probe_frees_its_place() -> None:
     breaker = tripped()
     assert breaker.allows(1.0)
-    breaker.sent(5)
-    breaker.cancelled(5)
+    breaker.sent("5")
+    breaker.cancelled("5")
     assert breaker.state == HALF_OPEN
     assert breaker.allows(1.0)
+
+
+def test_a_probe_whose_verdict_never_comes_frees_its_place_after_a_while() -> None:
+    breaker = tripped()
+    breaker.allows(1.0)
+    breaker.sent("5")
+    breaker.over("5", 2.0)
+    breaker.tick(4.0)
+    assert not breaker.allows(4.0), "the verdict may still be on its way"
+    breaker.tick(4.1)
+    assert breaker.allows(4.1)
 
 
 def test_late_ends_of_older_requests_do_not_decide_for_the_probe() -> None:
     breaker = tripped()
     breaker.allows(1.0)
-    breaker.sent(5)
-    assert not breaker.ended(4, FAILURE, 1.1)
-    assert not breaker.ended(4, SUCCESS, 1.1)
+    breaker.sent("5")
+    assert not breaker.ended("4", FAILURE, 1.1)
+    assert not breaker.ended("4", SUCCESS, 1.1)
     assert breaker.state == HALF_OPEN
 
 
 def test_pushback_opens_nothing_and_is_kept_for_the_stated_time() -> None:
     breaker = Breaker(BreakerSettings())
     for key in range(50):
-        breaker.ended(key, PUSHBACK, 10.0, retry_after=5.0)
+        breaker.ended(str(key), PUSHBACK, 10.0, retry_after=5.0)
     assert breaker.state == CLOSED
     assert breaker.pushed_until == 15.0
-    breaker.ended(1, PUSHBACK, 10.0)
+    breaker.ended("1", PUSHBACK, 10.0)
     assert breaker.pushed_until == 15.0, "a shorter pushback cut a longer one"
-    breaker.ended(1, PUSHBACK, 10.0, retry_after=1e9)
+    breaker.ended("1", PUSHBACK, 10.0, retry_after=1e9)
     assert breaker.pushed_until == 70.0, "an endless Retry-After was believed"
 
 
@@ -143,7 +154,7 @@ _STEP = st.tuples(
 
 
 @given(st.lists(_STEP, max_size=80))
-def test_it_never_locks_up(steps: list[tuple[str, int, float]]) -> None:
+def test_it_never_locks_up(steps: list[tuple[str, str, float]]) -> None:
     breaker, now, open_keys = Breaker(BreakerSettings()), 0.0, set()
     for action, key, passed in steps:
         now += passed

@@ -223,8 +223,7 @@ def test_several_pools_are_told_apart_by_a_header_and_a_new_route() -> None:
 
 def test_no_candidate_is_503_with_retry_after() -> None:
     mind = steering(replicas=1)
-    for _ in range(2):
-        mind.pools[0].failed("10.0.0.1:8000", "connect")
+    mind.pools[0].failed("10.0.0.1:8000", "connect", 0.5)
     exchange, reply = steered(mind, chat())
     assert (exchange.outcome, reply.immediate_response.status.code) == ("no_candidate", 503)
     names = {o.header.key: o.header.raw_value for o in reply.immediate_response.headers.set_headers}

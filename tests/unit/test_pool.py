@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from extproc.core.fleet import KV_CEILING, STALE, UNREACHABLE, Traits
+from extproc.core.fleet import KV_CEILING, STALE, Traits
 from extproc.core.pool import Busy, Pool, has_restarted
 from extproc.core.prompt import Chain
 from extproc.core.sample import Sample
@@ -45,18 +45,83 @@ def test_a_missing_kv_metric_is_not_an_idle_one_nor_a_full_one() -> None:
     assert replica.headroom < 1.0
 
 
-def test_two_broken_connections_in_a_row_bar_a_replica_and_a_sample_brings_it_back() -> None:
+def test_a_refused_connection_bars_a_replica_and_a_sample_brings_it_back() -> None:
     p = pool()
     replica = p.get(A)
     assert replica is not None
-    p.failed(A, "connect")
-    p.failed(A, "timeout")  # it accepted the connection: alive
-    p.failed(A, "connect")
-    assert replica.excluded(0.0) is None
-    p.failed(A, "connect")
-    assert replica.excluded(0.0) == UNREACHABLE
+    p.failed(A, "connect", 0.5)
+    assert replica.excluded(0.5) == "backoff"
     p.observe(A, Sample(at=1.0))
     assert replica.excluded(1.0) is None
+
+
+def test_silence_bars_after_four_misses_in_a_row_and_an_odd_answer_never() -> None:
+    p = pool()
+    replica = p.get(A)
+    assert replica is not None
+    for reason in ("timeout", "timeout", "timeout", "status_404", "timeout", "broken", "timeout"):
+        p.failed(A, reason, 0.5)
+    assert replica.excluded(0.5) is None
+    p.failed(A, "timeout", 0.5)
+    assert replica.excluded(0.5) == "backoff"
+
+
+def test_a_sample_does_not_end_what_the_breaker_began() -> None:
+    p = pool()
+    replica = p.get(A)
+    assert replica is not None
+    for number in range(3):
+        replica.answered(str(number), 500, None, 1.0)
+    assert replica.excluded(1.0) == "breaker"
+    p.observe(A, Sample(at=1.5))
+    assert replica.excluded(1.5) == "breaker"
+    p.tick(2.0)
+    assert replica.excluded(2.0) is None, "no probe is let through"
+    replica.sent("probe", 2.0)
+    assert replica.excluded(2.0) == "breaker", "a second probe is let through"
+    replica.answered("probe", 200, None, 2.1)
+    assert replica.excluded(2.1) is None
+
+
+def test_pushback_leaves_it_alone_for_the_stated_time_and_the_breaker_closed() -> None:
+    p = pool()
+    replica = p.get(A)
+    assert replica is not None
+    for number in range(20):
+        replica.answered(str(number), 429, 5.0, 5.0)
+    assert replica.excluded(5.0) == "pushback"
+    assert replica.breaker.state == "closed"
+    p.tick(10.0)
+    assert replica.excluded(10.0) is None
+
+
+def test_a_sleeping_engine_is_no_candidate() -> None:
+    replica = pool().observe(A, Sample(at=1.0, running=0, asleep=True))
+    assert replica is not None
+    assert replica.excluded(1.0) == "asleep"
+
+
+def test_a_drained_replica_gets_nothing_and_is_gone_at_its_deadline() -> None:
+    p = pool()
+    replica = p.get(A)
+    assert replica is not None
+    assert replica.drain("operator", 1.0, deadline=5.0)
+    assert replica.excluded(1.0) == "quiescing"
+    p.observe(A, Sample(at=2.0))
+    assert replica.excluded(2.0) == "quiescing"
+    assert p.tick(4.9) == []
+    assert p.tick(5.0) == [A]
+    assert [r.address for r in p.replicas] == [B]
+
+
+def test_a_joining_engine_gets_a_growing_share_of_requests() -> None:
+    p = pool()
+    joined = p.join("10.0.0.3:8000", 100.0, started=100.0)
+    assert joined.excluded(100.0) == "warming"
+    p.tick(145.0)
+    assert joined.share == pytest.approx(0.75)
+    p.tick(160.0)
+    assert joined.share == 1.0
 
 
 def test_a_restart_in_place_clears_what_was_believed_of_the_cache() -> None:

@@ -176,7 +176,7 @@ def test_a_replica_that_may_not_be_chosen_is_not_waited_for() -> None:
     bench.busy(91, "r1", 5000)
     idle = bench.pool.get("r0")
     assert idle is not None
-    idle.barred = "unreachable"
+    idle.barred = "backoff"
     bench.room.hold(1, prompt(300), 0.0)
     assert bench.room.next_own(0.0) is None
     bench.pool.join("r2", 0.1)
