@@ -89,7 +89,7 @@ def test_a_restarted_replica_is_used_again_with_a_cold_cache() -> None:
     events = [FleetEvent(5.0, "restart", "r0", 3.0)]
     fleet = Fleet(replicas={"r0": EngineSettings(), "r1": EngineSettings()}, events=events)
     sim = simulation(fleet=fleet)
-    sim.run(rows(300, gap=0.3, shared=4))  # 90 s: the warm-up after the restart takes 60
+    sim.run(rows(900, gap=0.1, shared=4))  # 90 s: the warm-up after the restart takes 60
     assert sim.engines["r0"].prompts > 0
     replica = sim.gateways[0].pool.get("r0")
     assert replica is not None
