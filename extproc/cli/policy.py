@@ -208,7 +208,7 @@ async def _record(
             "look at kvsteer policy list, and repeat"
         ) from None
     began = time.monotonic()
-    effect = await _effect(store, settings.name, version.number, given["wait"])
+    effect = await _effect(store, settings.name, version, given["wait"])
     tell(settings.name, version, effect, time.monotonic() - began, given["as_json"])
     if effect.refused:
         kept = (
@@ -217,23 +217,29 @@ async def _record(
         raise Refused("\n".join(kept), status=1)
 
 
-async def _effect(store: VersionStore, pool: str, number: int, wait: float) -> Effect:
+async def _effect(store: VersionStore, pool: str, version: Version, wait: float) -> Effect:
     """What gateways report of a version, as soon as all do, at the latest after `wait` seconds."""
     deadline = time.monotonic() + wait
     while True:
-        effect = _sorted_out(await _gateways(store, pool), number)
+        effect = _sorted_out(await _gateways(store, pool), version)
         if not effect.behind or time.monotonic() >= deadline:
             return effect
         await asyncio.sleep(_LOOK)
 
 
-def _sorted_out(gateways: dict[str, dict[str, Any]], number: int) -> Effect:
+def _sorted_out(gateways: dict[str, dict[str, Any]], version: Version) -> Effect:
+    def is_it(reported: dict[str, Any] | None) -> bool:
+        return reported is not None and (reported["version"], reported["when"]) == (
+            version.number,
+            version.at,
+        )
+
+    using = [name for name, reported in gateways.items() if is_it(reported)]
     refused = {
-        name: str(said["refused"]["reason"])
-        for name, said in gateways.items()
-        if said["refused"] and said["refused"]["version"] == number
+        name: str(reported["refused"]["reason"])
+        for name, reported in gateways.items()
+        if is_it(reported["refused"])
     }
-    using = [name for name, said in gateways.items() if said["version"] == number]
     behind = [name for name in gateways if name not in refused and name not in using]
     return Effect(len(using), refused, behind)
 

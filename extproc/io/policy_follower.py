@@ -5,7 +5,7 @@ Redis gone, leaves everything as it is.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from redis.exceptions import RedisError
@@ -21,6 +21,14 @@ _log = structlog.get_logger("kvsteer.policies")
 POLL = 0.5
 #: Reports are refreshed this often, in heartbeats, and live as long as the registry's entries.
 _TTL_BEATS = 10
+
+
+class Refusal(NamedTuple):
+    """A version that can't be used, and why; number and time are 0 when even these can't be read."""
+
+    version: int
+    when: float
+    reason: str
 
 
 class Follower:
@@ -61,7 +69,7 @@ class Follower:
         self._seen: bytes | None = None
         self._told_at = -float("inf")
         self._active: dict[str, Version] = {}
-        self._refused: dict[str, tuple[int, str]] = {}
+        self._refused: dict[str, Refusal] = {}
         self.up: bool | None = None
         self.errors = 0
 
@@ -100,7 +108,7 @@ class Follower:
         try:
             version = read_version(text)
         except BadVersion as error:
-            self._refuse(pool, 0, str(error))
+            self._refuse(pool, Refusal(0, 0.0, str(error)))
             return
         held = self._active.get(pool.name)
         if held is None or (held.number, held.at) != (version.number, version.at):
@@ -111,7 +119,7 @@ class Follower:
         try:
             pool.adopt(policy.name, policy.settings, self._shadow(pool, version), version.number)
         except (ValueError, TypeError) as error:
-            self._refuse(pool, version.number, str(error))
+            self._refuse(pool, Refusal(version.number, version.at, str(error)))
             return
         self._active[pool.name] = version
         self._refused.pop(pool.name, None)
@@ -134,29 +142,33 @@ class Follower:
             return held
         return Shadow(chosen.name, chosen.settings, self._rng)
 
-    def _refuse(self, pool: Pool, number: int, reason: str) -> None:
-        if self._refused.get(pool.name) == (number, reason):
+    def _refuse(self, pool: Pool, refusal: Refusal) -> None:
+        if self._refused.get(pool.name) == refusal:
             return
-        self._refused[pool.name] = (number, reason)
+        self._refused[pool.name] = refusal
         self._on_refused(pool.name)
         _log.error(
             "policy version not usable; the pool keeps what it has",
             pool=pool.name,
-            version=number,
-            reason=reason,
+            version=refusal.version,
+            reason=refusal.reason,
             kept=pool.policy_version,
         )
 
     def _report(self) -> dict[str, Any]:
+        """What the commands read. The time tells versions of one number apart, should Redis be emptied."""
+        return {pool.name: self._report_of(pool.name, pool.policy_version) for pool in self._pools}
+
+    def _report_of(self, pool: str, number: int) -> dict[str, Any]:
+        active, refused = self._active.get(pool), self._refused.get(pool)
         return {
-            pool.name: {"version": pool.policy_version, "refused": _refused(self._refused.get(pool.name))}
-            for pool in self._pools
+            "version": number,
+            "when": active and active.at,
+            "refused": refused and refused._asdict(),
         }
 
 
-def shown(
-    pool: Pool, version: Version | None = None, refused: tuple[int, str] | None = None
-) -> dict[str, Any]:
+def shown(pool: Pool, version: Version | None = None, refused: Refusal | None = None) -> dict[str, Any]:
     """One pool's policy for /policies; without a version it is the configuration's."""
     shadow = pool.shadow
     return {
@@ -168,9 +180,5 @@ def shown(
         "who": version and version.who,
         "when": version and version.at,
         "why": version and version.why,
-        "refused": _refused(refused),
+        "refused": refused and refused._asdict(),
     }
-
-
-def _refused(refused: tuple[int, str] | None) -> dict[str, Any] | None:
-    return None if refused is None else {"version": refused[0], "reason": refused[1]}

@@ -191,7 +191,7 @@ class VersionStore:
         return versions[-1]
 
     async def report(self, gateway_id: str, policies: Mapping[str, Any], ttl: float) -> None:
-        """Tell what a gateway uses: pool -> {"version": number, "refused": None or {"version", "reason"}}."""
+        """Tell what a gateway uses: pool -> {"version", "when", "refused"}, the last None or with a reason."""
         key = f"{self._prefix}:gateway:{gateway_id}"
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hset(key, "policies", orjson.dumps(policies))

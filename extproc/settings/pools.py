@@ -115,7 +115,10 @@ class CapacitySettings(Settings):
         default=500_000, ge=1024, le=10_000_000_000, description="KV cache of a replica, in tokens"
     )
     output_tokens: Whole = Field(
-        default=256, ge=1, le=1_000_000, description="output tokens assumed of an answer until answers came back"
+        default=256,
+        ge=1,
+        le=1_000_000,
+        description="output tokens assumed of an answer until answers came back",
     )
 
 

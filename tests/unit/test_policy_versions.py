@@ -1,0 +1,209 @@
+"""Versions as they are kept, and the rules of following them; with a real Redis in test_policy_command.py."""
+
+import random
+from typing import Any, cast
+
+import orjson
+import pytest
+from redis.exceptions import ConnectionError as RedisGone
+
+from extproc.config import PolicySettings, ShadowSettings
+from extproc.core.pool import Pool
+from extproc.io.policy_follower import Follower, shown
+from extproc.io.policy_versions import (
+    MOST_WHY,
+    BadVersion,
+    Chosen,
+    Version,
+    VersionStore,
+    read_version,
+)
+
+
+class Shelf:
+    """A store that lies in memory: what `Follower` needs of one, with a count of the reads."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, bytes] = {}
+        self.stamp: bytes | None = None
+        self.reports_made: list[dict[str, Any]] = []
+        self.gone = False
+        self.reads = 0
+
+    async def revision(self) -> bytes | None:
+        if self.gone:
+            raise RedisGone
+        return self.stamp
+
+    async def newest(self, pool: str) -> bytes | None:
+        self.reads += 1
+        return self.versions.get(pool)
+
+    async def report(self, gateway_id: str, policies: dict[str, Any], ttl: float) -> None:
+        self.reports_made.append(policies)
+
+    def put(self, version: Version, pool: str = "p") -> None:
+        self.versions[pool] = orjson.dumps(version.as_dict())
+        self.stamp = f"{pool}:{version.number}@{version.at}".encode()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def version(
+    number: int, name: str = "random", shadow: str = "", at: float = 5.0, **settings: float
+) -> Version:
+    chosen = Chosen(PolicySettings(name=name, settings=settings), ShadowSettings(name=shadow))
+    return Version(number=number, chosen=chosen, who="ops", at=at, why="to see")
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool("p", now=0.0)
+
+
+def follower(shelf: Shelf, *pools: Pool, clock: Clock | None = None) -> tuple[Follower, list[str]]:
+    refused: list[str] = []
+    made = Follower(
+        cast(VersionStore, shelf),
+        list(pools),
+        random.Random(0),
+        gateway_id="gw",
+        heartbeat=2.0,
+        clock=clock or Clock(),
+        on_refused=refused.append,
+    )
+    return made, refused
+
+
+def test_a_version_reads_back_as_it_was_written() -> None:
+    written = version(3, "charged_cost", "cache_aware", gain=1 / 3)
+    assert read_version(orjson.dumps(written.as_dict())) == written
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b"null", b'"x"', b'{"version": 1}', b'{"version": 1, "policy": 3}', b"\xff"]
+)
+def test_garbage_is_a_bad_version_and_nothing_else(text: bytes) -> None:
+    with pytest.raises(BadVersion):
+        read_version(text)
+
+
+def test_keys_of_a_later_kvsteer_are_ignored_and_long_texts_cut() -> None:
+    fields = version(1).as_dict() | {"scope": "all", "why": "w" * 10_000}
+    assert len(read_version(orjson.dumps(fields)).why) == MOST_WHY
+
+
+async def test_nothing_is_read_but_the_stamp_until_that_changes(shelf: Shelf, pool: Pool) -> None:
+    made, _ = follower(shelf, pool)
+    for _ in range(3):
+        await made.poll()
+    assert (shelf.reads, pool.policy_version, pool.policy_name) == (0, 0, "charged_cost")
+    shelf.put(version(1))
+    for _ in range(3):
+        await made.poll()
+    assert (shelf.reads, pool.policy_version, pool.policy_name) == (1, 1, "random")
+
+
+async def test_a_new_version_is_reported_at_once_and_then_each_heartbeat(shelf: Shelf, pool: Pool) -> None:
+    clock = Clock()
+    made, _ = follower(shelf, pool, clock=clock)
+    await made.poll()
+    shelf.put(version(1))
+    await made.poll()
+    assert [report["p"]["version"] for report in shelf.reports_made] == [0, 1]
+    for clock.now in (0.5, 1.0, 1.5, 2.0, 2.5):
+        await made.poll()
+    assert len(shelf.reports_made) == 3
+    assert shelf.reports_made[-1] == {"p": {"version": 1, "when": 5.0, "refused": None}}
+
+
+async def test_a_version_that_can_not_be_built_changes_nothing_and_counts_once(
+    shelf: Shelf, pool: Pool
+) -> None:
+    made, refused = follower(shelf, pool)
+    shelf.put(version(1, "least_tokens", "random"))
+    await made.poll()
+    before = (pool.policy, pool.shadow)
+    shelf.put(version(2, "random", "of_tomorrow"))  # the policy is known, its shadow is not
+    await made.poll()
+    shelf.stamp = b"p:2@again"
+    await made.poll()
+    assert refused == ["p"]
+    assert (pool.policy, pool.shadow, pool.policy_version) == (*before, 1)
+    told = made.shown()[0]["refused"]
+    assert (told["version"], "no policy 'of_tomorrow'" in told["reason"]) == (2, True)
+    shelf.put(version(3, "random"))
+    await made.poll()
+    assert (made.shown()[0]["refused"], pool.policy_version) == (None, 3)
+
+
+async def test_one_pools_bad_version_does_not_keep_another_back(shelf: Shelf, pool: Pool) -> None:
+    other = Pool("other", now=0.0)
+    made, refused = follower(shelf, pool, other)
+    shelf.put(version(1, "of_tomorrow"))
+    shelf.put(version(1, "random"), "other")
+    await made.poll()
+    assert (refused, pool.policy_version, other.policy_version) == (["p"], 0, 1)
+
+
+async def test_redis_gone_or_emptied_changes_nothing(shelf: Shelf, pool: Pool) -> None:
+    made, _ = follower(shelf, pool)
+    shelf.put(version(4, "random"))
+    await made.poll()
+    shelf.gone = True
+    await made.poll()
+    assert (made.up, made.errors, pool.policy_version) == (False, 1, 4)
+    shelf.gone, shelf.stamp, shelf.versions = False, None, {}
+    await made.poll()
+    assert (made.up, pool.policy_version) == (True, 4)
+    shelf.put(version(4, "least_request", at=99.0))  # counted anew; the same number is another version
+    await made.poll()
+    assert pool.policy_name == "least_request"
+
+
+async def test_a_change_of_the_shadow_alone_keeps_what_the_policy_remembers(shelf: Shelf, pool: Pool) -> None:
+    made, _ = follower(shelf, pool)
+    shelf.put(version(1, "round_robin", "random"))
+    await made.poll()
+    policy, shadow = pool.policy, pool.shadow
+    shelf.put(version(2, "round_robin", "least_request"))
+    await made.poll()
+    assert pool.policy is policy
+    assert pool.shadow is not shadow
+    kept = pool.shadow
+    shelf.put(version(3, "random", "least_request"))
+    await made.poll()
+    assert pool.shadow is kept
+    shelf.put(version(4, "random"))
+    await made.poll()
+    assert pool.shadow is None
+
+
+async def test_what_is_shown_says_where_it_is_from(shelf: Shelf, pool: Pool) -> None:
+    assert shown(pool)["source"] == "file"
+    made, _ = follower(shelf, pool)
+    shelf.put(version(7, "charged_cost", gain=2.0))
+    await made.poll()
+    assert made.shown() == [
+        {
+            "pool": "p",
+            "version": 7,
+            "source": "redis",
+            "policy": {"name": "charged_cost", "settings": {"gain": 2.0}},
+            "shadow": None,
+            "who": "ops",
+            "when": 5.0,
+            "why": "to see",
+            "refused": None,
+        }
+    ]
