@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from extproc.config import GatewaySettings, PoolSettings
+from extproc.core import outcome
 from extproc.core.dialects import Limits
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Traits
@@ -38,6 +39,8 @@ _log = structlog.get_logger("kvsteer")
 
 #: Room in a message for headers and attributes beside the largest body.
 _MESSAGE_ROOM = 2**20
+#: Seconds between looks at warm-ups, breakers, back-offs and drains.
+_TICK = 0.1
 #: Seconds between sweeps of what is too old in the prefix index.
 _SWEEP = 5.0
 
@@ -63,6 +66,7 @@ class Gateway:
             self._session,
             max_message=settings.limits.body + _MESSAGE_ROOM,
             max_streams=settings.limits.streams,
+            on_log=self._on_log,
         )
         self.admin = Admin(
             settings.admin.address,
@@ -86,6 +90,7 @@ class Gateway:
         self.write_eds()
         for collector in self._collectors:
             await collector.start()
+        self.tasks.every("lives", _TICK, self._tick)
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
             self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
@@ -162,6 +167,17 @@ class Gateway:
         self._open -= 1
         self.records.ended(exchange)
 
+    def _on_log(self, data: bytes) -> None:
+        now = clock.monotonic()
+        for ended in outcome.read(data):
+            self.steering.answered(ended, now)
+
+    def _tick(self) -> None:
+        now = clock.monotonic()
+        for pool in self.steering.pools:
+            for address in pool.tick(now):
+                self.metrics.forget_replica(pool.name, address)
+
     async def _beat(self) -> None:
         assert self.registry is not None
         errors = self.registry.errors
@@ -208,7 +224,7 @@ class Gateway:
             pool.observe(address, sample)
 
         def on_failure(address: str, reason: str) -> None:
-            pool.failed(address, reason)
+            pool.failed(address, reason, clock.monotonic())
             self.metrics.scrape_failures.labels(reason).inc()
 
         collector = Collector(settings.metrics, on_sample, on_failure, clock.monotonic)

@@ -116,10 +116,12 @@ class Exchange:
             return self._leave(NOT_EXT_PROC)
         return _NEUTRAL.get(kind, _SILENCE)
 
-    def end(self) -> None:
+    def end(self, now: float) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
         self.state = OVER
         self._steering.ledger.release(self._key)
+        if self.decision is not None and self.decision.replica is not None:
+            self.decision.replica.breaker.over(self.request_id, now)
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
         self._read_headers(message.request_headers.headers)
@@ -171,8 +173,9 @@ class Exchange:
             return self._refuse(UNKNOWN_MODEL)
         at_headers = self.state == START
         self.decision = decision = steering.decide(prompt, pool, self._key, now)
-        if not decision.order:
+        if decision.replica is None:
             return self._refuse(NO_CANDIDATE)
+        decision.replica.sent(self.request_id, now)
         self.state = DECIDED
         self.outcome = outcome
         told = ((headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id))

@@ -6,6 +6,7 @@ from itertools import count
 from extproc.core.decide import Decision, decide
 from extproc.core.dialects import Limits
 from extproc.core.ledger import Ledger
+from extproc.core.outcome import Ended
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
@@ -55,6 +56,17 @@ class Steering:
         """Choose a replica and charge it to exchange `key`."""
         picks = 1 + self.rules.fallbacks
         return decide(pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks)
+
+    def answered(self, ended: Ended, now: float) -> None:
+        """A request ended at a replica: its breaker learns of it. Replicas nobody knows any more are ignored."""
+        for pool in self.pools:
+            replica = pool.get(ended.replica)
+            if replica is None:
+                continue
+            if ended.by_client:
+                replica.breaker.cancelled(ended.request_id)
+            else:
+                replica.answered(ended.request_id, ended.status, ended.retry_after, now)
 
     def expire(self, now: float) -> None:
         """Drop what is too old in every index. Call it every few seconds."""

@@ -32,6 +32,10 @@ class EnvoySettings(Settings):
     connect_timeout: Duration = Field(
         default=1.0, ge=0.05, le=60, description="longest wait for a replica's connection"
     )
+    access_log: bool = Field(
+        default=True,
+        description="Envoy tells the gateway how requests ended, in batches: what breakers live on",
+    )
     retries: Whole = Field(
         default=2,
         ge=0,

@@ -250,6 +250,7 @@ CHANGED: dict[str, Any] = {
     "message_timeout": "2s",
     "idle_timeout": "30s",
     "connect_timeout": "2s",
+    "access_log": False,
     "retries": 0,
     "concurrent": 2048,
 }

@@ -12,13 +12,15 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 import extproc.pb
+from extproc.pb import access_log_pb2, health_pb2
 from extproc.pb import ext_proc_pb2 as pb
-from extproc.pb import health_pb2
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # the foreign package's own use of pydantic
     from envoy_data_plane.envoy.config.core import v3 as core
+    from envoy_data_plane.envoy.data.accesslog import v3 as log_data
     from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as ext_proc
+    from envoy_data_plane.envoy.service.accesslog import v3 as log_service
     from envoy_data_plane.envoy.service.ext_proc import v3 as service
     from envoy_data_plane.envoy.type import v3 as types
 
@@ -95,6 +97,30 @@ def test_every_field_has_envoys_number_type_and_oneof(name: str) -> None:
 def test_nothing_is_left_uncompared() -> None:
     assert len(COMPARED) == 22
     assert set(pb.DESCRIPTOR.message_types_by_name) - set(COMPARED) == TOKEN_USAGE
+
+
+#: Our access log messages and the foreign ones; only fields that are read are in ours.
+ACCESS_LOG = {
+    "StreamAccessLogsMessage": log_service.StreamAccessLogsMessage,
+    "HTTPAccessLogEntry": log_data.HttpAccessLogEntry,
+    "AccessLogCommon": log_data.AccessLogCommon,
+    "ResponseFlags": log_data.ResponseFlags,
+    "HTTPRequestProperties": log_data.HttpRequestProperties,
+    "HTTPResponseProperties": log_data.HttpResponseProperties,
+    "Address": core.Address,
+    "SocketAddress": core.SocketAddress,
+}
+
+
+@pytest.mark.parametrize("name", sorted(ACCESS_LOG))
+def test_every_access_log_field_that_is_read_has_envoys_number(name: str) -> None:
+    theirs = {f.name: f.metadata["betterproto"].number for f in dataclasses.fields(ACCESS_LOG[name])}
+    ours = {f.name: f.number for f in access_log_pb2.DESCRIPTOR.message_types_by_name[name].fields}
+    assert ours == {field: theirs[field] for field in ours}
+
+
+def test_no_access_log_message_is_left_uncompared() -> None:
+    assert set(access_log_pb2.DESCRIPTOR.message_types_by_name) == set(ACCESS_LOG)
 
 
 #: Our message fields and the well-known or own message each must hold.
@@ -204,7 +230,7 @@ def test_committed_modules_equal_a_fresh_compile(tmp_path: Path) -> None:
 
 def test_generated_modules_import_from_the_package() -> None:
     names = [module.name for module in pkgutil.iter_modules(extproc.pb.__path__)]
-    assert names == ["ext_proc_pb2", "health_pb2"]
+    assert names == ["access_log_pb2", "ext_proc_pb2", "health_pb2"]
     for name in names:
         importlib.import_module(f"extproc.pb.{name}")
     assert pb.ProcessingRequest.__module__ == "extproc.pb.ext_proc_pb2"

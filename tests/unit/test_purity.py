@@ -11,7 +11,7 @@ BANNED = {
     "grpc", "redis", "aiohttp", "uvloop", "prometheus_client", "structlog", "pydantic", "yaml", "click", "rich",
 }  # fmt: skip
 #: The only parts of kvsteer the core may know beside itself.
-OWN = ("extproc.core", "extproc.errors", "extproc.pb")
+OWN = ("extproc.core", "extproc.errors", "extproc.pb", "extproc.addresses")
 
 
 def imports(path: Path) -> set[str]:

@@ -11,6 +11,8 @@ from extproc.io.transports import SessionFactory
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
 
+_ACCESS_LOG = "envoy.service.accesslog.v3.AccessLogService"
+
 #: Envoy may ping an idle connection as often as it likes: by default grpc answers pings closer than five
 #: minutes with GOAWAY too_many_pings, which cuts running responses.
 _OPTIONS = [
@@ -30,13 +32,23 @@ class GrpcioTransport:
         sessions: makes the session of a new stream.
         max_message: largest message taken, bytes.
         max_streams: most streams at once; further ones are refused with RESOURCE_EXHAUSTED.
+        on_log: given each message of Envoy's gRPC access log; must not raise.
     """
 
-    def __init__(self, address: str, sessions: SessionFactory, *, max_message: int, max_streams: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        sessions: SessionFactory,
+        *,
+        max_message: int,
+        max_streams: int,
+        on_log: Callable[[bytes], None] = lambda _data: None,
+    ) -> None:
         self.port = 0
         self._address = address
         self._sessions = sessions
         self._max_streams = max_streams
+        self._on_log = on_log
         self._options = [
             *_OPTIONS,
             ("grpc.max_receive_message_length", max_message),
@@ -55,6 +67,9 @@ class GrpcioTransport:
             (
                 grpc.method_handlers_generic_handler(
                     EXT_PROC_SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(self._process)}
+                ),
+                grpc.method_handlers_generic_handler(
+                    _ACCESS_LOG, {"StreamAccessLogs": grpc.stream_unary_rpc_method_handler(self._logs)}
                 ),
                 grpc.method_handlers_generic_handler(
                     "grpc.health.v1.Health",
@@ -119,6 +134,20 @@ class GrpcioTransport:
                 self._undecided.discard(task)
                 if self._stopping:
                     return
+
+    async def _logs(self, _messages: object, context: Any) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            while (data := await context.read()) is not grpc.aio.EOF:
+                self._on_log(data)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        finally:
+            self._open.discard(task)
+        return b""
 
     async def _check(self, request: bytes, context: Any) -> bytes:
         answer = self._health.check(request)

@@ -1,0 +1,107 @@
+"""Replicas that fail, push back, die and restart, through the real Envoy under load."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from extproc.demo.drive import Outcome, ask
+from extproc.demo.stack import Stack, StackSettings
+from tests.integration.conftest import QUICK, until
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    settings = StackSettings(replicas=4, engine=QUICK, engine_processes=4, redis_url="")
+    with Stack(settings) as running:
+        yield running
+
+
+def control(replica: str, **what: Any) -> None:
+    request = urllib.request.Request(
+        f"http://{replica}/_control", json.dumps(what).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        assert answer.status == 200
+
+
+def excluded(stack: Stack, replica: str) -> str | None:
+    rows = {row["replica"]: row for row in stack.admin("/replicas")["replicas"]}
+    return str(rows[replica]["excluded"]) if rows[replica]["excluded"] else None
+
+
+async def load(stack: Stack, seconds: float, rate: float = 80.0) -> list[Outcome]:
+    tasks, began = [], time.monotonic()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(began + number / rate - time.monotonic())
+            messages = [{"role": "user", "content": f"{began} {number} " * 20}]
+            body = {"model": "demo", "messages": messages, "max_tokens": 4, "stream": True}
+            tasks.append(asyncio.create_task(ask(session, stack.url, orjson.dumps(body))))
+        return list(await asyncio.gather(*tasks))
+
+
+def per_replica(outcomes: list[Outcome]) -> Counter[str]:
+    return Counter(o.replica for o in outcomes)
+
+
+async def test_a_replica_that_fails_fast_gets_next_to_nothing_and_recovers(stack: Stack) -> None:
+    bad = stack.replicas[0]
+    control(bad, error={"status": 500, "share": 1.0})
+    await load(stack, 2.0)
+    during = per_replica(await load(stack, 4.0))
+    assert during[bad] < 0.02 * during.total(), during
+    assert excluded(stack, bad) == "breaker"
+    control(bad, error=None)
+    await load(stack, 10.0, rate=20.0)
+    after = per_replica(await load(stack, 2.0))
+    assert after[bad] > 0.1 * after.total(), after
+
+
+async def test_a_replica_that_pushes_back_is_left_alone_and_its_breaker_stays_closed(stack: Stack) -> None:
+    full = stack.replicas[1]
+    control(full, error={"status": 429, "share": 1.0, "retry_after": 5})
+    await load(stack, 1.0)
+    until(lambda: excluded(stack, full) == "pushback", 2, "the pushback is known")
+    control(full, error=None)
+    began = time.monotonic()
+    during = per_replica(await load(stack, 3.0))
+    assert during[full] == 0, during
+    until(lambda: excluded(stack, full) is None, 6, "it is back")
+    assert time.monotonic() - began > 3.0
+
+
+async def test_a_killed_replica_is_out_within_a_second_and_warms_up_when_it_is_back(stack: Stack) -> None:
+    victim = stack.replicas[2]
+    running = asyncio.create_task(load(stack, 6.0))
+    await asyncio.sleep(1.0)
+    stack.children["engine-2"].kill()
+    killed = time.monotonic()
+    await asyncio.to_thread(until, lambda: excluded(stack, victim) == "backoff", 5, "its death is known")
+    took = time.monotonic() - killed
+    outcomes = await running
+    assert took <= 1.0, f"known after {took:.2f} s"
+    cut = [o for o in outcomes if o.failure]
+    assert len(cut) <= 8, f"{len(cut)} requests failed: {Counter(o.failure for o in cut)}"
+
+
+async def test_a_restart_in_place_forgets_what_was_believed_of_its_cache(stack: Stack) -> None:
+    await load(stack, 1.0)
+    target = next(row for row in stack.admin("/replicas")["replicas"] if row["index_entries"])["replica"]
+    control(target, restart={"down": 0.3})
+
+    def restarted() -> bool:
+        row = next(r for r in stack.admin("/replicas")["replicas"] if r["replica"] == target)
+        return bool(row["incarnation"] == 2)
+
+    until(restarted, 8, "the restart is noticed")
+    row = next(r for r in stack.admin("/replicas")["replicas"] if r["replica"] == target)
+    assert row["index_entries"] == 0
+    assert row["excluded"] == "warming"

@@ -1,0 +1,66 @@
+"""Ends of requests out of Envoy's access log."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.outcome import Ended, read
+from extproc.pb import access_log_pb2 as pb
+
+
+def message(status: int = 200, host: str = "10.0.0.1", retry_after: str = "", **flags: bool) -> bytes:
+    made = pb.StreamAccessLogsMessage()
+    entry = made.http_logs.log_entry.add()
+    entry.common_properties.upstream_remote_address.socket_address.address = host
+    entry.common_properties.upstream_remote_address.socket_address.port_value = 8000
+    for name, value in flags.items():
+        setattr(entry.common_properties.response_flags, name, value)
+    entry.request.request_id = "id-1"
+    entry.response.response_code.value = status
+    if retry_after:
+        entry.response.response_headers["retry-after"] = retry_after
+    return made.SerializeToString()
+
+
+def test_an_answered_request() -> None:
+    assert list(read(message(200))) == [Ended("10.0.0.1:8000", "id-1", 200, None, False)]
+
+
+def test_an_ipv6_replica_has_brackets() -> None:
+    assert next(read(message(host="::1"))).replica == "[::1]:8000"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5.0), ("", None), ("Wed, 21 Oct", None), ("-1", None), ("9" * 9, None)]
+)
+def test_retry_after_is_read_as_seconds_or_not_at_all(text: str, seconds: float | None) -> None:
+    assert next(read(message(429, retry_after=text))).retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "upstream_connection_failure",
+        "upstream_remote_reset",
+        "upstream_connection_termination",
+        "upstream_request_timeout",
+    ],
+)
+def test_a_broken_exchange_has_no_status_whatever_the_client_was_told(flag: str) -> None:
+    ended = next(read(message(503, **{flag: True})))
+    assert (ended.status, ended.by_client) == (None, False)
+
+
+def test_a_client_that_left_says_nothing_of_the_replica() -> None:
+    assert next(read(message(200, downstream_connection_termination=True))).by_client
+
+
+def test_a_request_that_reached_no_replica_is_left_out() -> None:
+    made = pb.StreamAccessLogsMessage()
+    made.http_logs.log_entry.add().response.response_code.value = 503
+    assert list(read(made.SerializeToString())) == []
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_raise(data: bytes) -> None:
+    assert all(isinstance(ended, Ended) for ended in read(data))
