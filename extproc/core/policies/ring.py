@@ -61,17 +61,26 @@ class Ring:
 
     def _bring_up_to_date(self) -> None:
         place = self.place
-        if len(self._members) - len(place) > max(len(place), _MOST_ABSENT):
-            self._members &= place.keys()
-            self._owners = {point: owner for point, owner in self._owners.items() if owner in self._members}
-        new = [address for address in place if address not in self._members]
-        for address in new:
-            seed = address_seed(address)
-            for k in range(1, NODES + 1):
-                self._owners[mixed(seed + k * _GOLDEN & MASK)] = address
-        self._members.update(new)
-        if len(self._points) != len(self._owners):
+        members = self._members
+        most = max(len(place), _MOST_ABSENT)
+        if len(members) > most and len(members - place.keys()) > most:
+            members.intersection_update(place)
+            self._owners = {point: owner for point, owner in self._owners.items() if owner in members}
             self._points = sorted(self._owners)
+        new = [address for address in place if address not in members]
+        if new:
+            members.update(new)
+            for address in new:
+                self._add(address)
+            self._points.sort()  # quick, as nearly all of it is in order
+
+    def _add(self, address: str) -> None:
+        seed = address_seed(address)
+        for k in range(1, NODES + 1):
+            point = mixed(seed + k * _GOLDEN & MASK)
+            if point not in self._owners:
+                self._owners[point] = address
+                self._points.append(point)
 
 
 def bound_of(loads: Sequence[float], factor: float, least: float) -> float:

@@ -17,7 +17,7 @@ def headrooms(replicas: Sequence[Replica]) -> list[float]:
     Books are exact at once: without them, all that comes within one scrape interval would see the same idle replica.
     """
     return [
-        own if replica.requests and (own := _by_books(replica)) < told else told
+        own if replica.occupancy and (own := _by_books(replica)) < told else told
         for replica in replicas
         for told in (NEUTRAL if replica.headroom is None else replica.headroom,)
     ]

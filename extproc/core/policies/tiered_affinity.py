@@ -108,13 +108,15 @@ class TieredAffinity:
     def _owner(self, bound: _Bound, ask: Ask, scores: list[float], place: Mapping[str, int], rng: Rng) -> int:
         """The owner to consider, of several the one with the fewest requests; -1 when none is a candidate."""
         here = [place[address] for address in bound.owners if address in place]
-        width = min(math.ceil(bound.rate / self.hot), len(scores)) if bound.rate > self.hot else 1
-        while len(here) < width:
-            here.append(self._widen(bound, here, ask, scores, rng))
+        width = 1
+        if bound.rate > self.hot:
+            width = min(math.ceil(bound.rate / self.hot), len(scores))
+            while len(here) < width:
+                here.append(self._widen(bound, here, ask, scores, rng))
         if len(here) < 2:
             return here[0] if here else -1
-        open_ = [i for i in here[:width] if scores[i] > self.high] or here[:width]
-        return open_[lowest([ask.replicas[i].requests for i in open_], 1, rng)[0]]
+        here = [i for i in here[:width] if scores[i] > self.high] or here[:width]
+        return here[lowest([ask.replicas[i].requests for i in here], 1, rng)[0]]
 
     def _widen(self, bound: _Bound, here: list[int], ask: Ask, scores: list[float], rng: Rng) -> int:
         """One more owner, drawn by headroom among the others."""
