@@ -25,12 +25,15 @@ from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock, logs
 from extproc.io.admin import Admin
 from extproc.io.collector import Collector, Target
+from extproc.io.explaining import explain
 from extproc.io.metrics import Metrics
+from extproc.io.operator import OperatorDesk
 from extproc.io.policy_follower import POLL, Follower, shown
 from extproc.io.policy_versions import VersionStore
 from extproc.io.records import Records
 from extproc.io.registry import Registry
 from extproc.io.sessions import ExchangeSession
+from extproc.io.snapshot import take
 from extproc.io.tasks import Supervisor
 from extproc.io.transports import Transport
 from extproc.io.transports.grpcio import GrpcioTransport
@@ -59,6 +62,7 @@ class Gateway:
         self._open = 0
         self._stopping = False
         self._collectors = [self._collector(pool) for pool in settings.pools if pool.metrics.enabled]
+        self.operator = OperatorDesk(self.steering.pools, settings.redis.prefix, bool(settings.redis.url))
         self.registry = self._registry()
         self.follower = self._follower()
         self.transport: Transport = GrpcioTransport(
@@ -76,7 +80,11 @@ class Gateway:
             readiness=self.not_ready,
             shared=self.shared,
             policies=self.policies,
+            snapshot=lambda: take(self.steering, self.gateway_id, clock.wall(), clock.monotonic()),
+            explain=lambda body, path: explain(self.steering, body, path, clock.monotonic()),
+            max_body=settings.limits.body,
             clock=clock.monotonic,
+            routes=self.operator.routes(),
         )
         self.metrics.open_streams.set_function(lambda: self._open)
 
@@ -215,7 +223,13 @@ class Gateway:
     def _registry(self) -> Registry | None:
         if not self.settings.redis.url:
             return None
-        return Registry(self.settings.redis, self.gateway_id, self.steering.pools, lambda: self._open)
+        return Registry(
+            self.settings.redis,
+            self.gateway_id,
+            self.steering.pools,
+            lambda: self._open,
+            self.operator.sync,
+        )
 
     def _collector(self, settings: PoolSettings) -> Collector:
         pool = next(pool for pool in self.steering.pools if pool.name == settings.name)

@@ -19,7 +19,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "extproc.cli.simulate",
         "Compare policies on a trace or generated traffic, in virtual time.",
     ),
+    "explain": ("extproc.cli.explain", "Where a request would go now, and why: the whole table."),
     "policy": ("extproc.cli.policy", "What a pool chooses by: see, change, put back, in running gateways."),
+    "replicas": ("extproc.cli.replicas", "Show what a gateway believes of each replica."),
+    "drain": ("extproc.cli.drain", "Take a replica out of service, and watch it run empty."),
+    "undrain": ("extproc.cli.undrain", "Put a drained replica back into service."),
     "engine": ("extproc.cli.engine", "Run emulated engine replicas, to try things without a GPU."),
 }
 

@@ -1,6 +1,6 @@
 """The admin port: for people and Prometheus, not for clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -14,10 +14,12 @@ from extproc.io.records import Records
 
 #: Records one answer holds unless asked for more.
 _DEFAULT_RECORDS = 100
+#: Path of a request to explain when it names none.
+_DEFAULT_PATH = "/v1/chat/completions"
 
 
 class Admin:
-    """Serves /metrics, /healthz, /readyz, /replicas, /decisions and /policies.
+    """Serves /metrics, /healthz, /readyz, /replicas, /decisions, /policies, /snapshot and /explain.
 
     Args:
         address: host:port; port 0 takes a free one.
@@ -27,7 +29,11 @@ class Admin:
         readiness: why the gateway is not ready, or "" when it is.
         shared: how Redis is, for /healthz.
         policies: what /policies shows; its versions are in /healthz too.
+        snapshot: what /snapshot shows.
+        explain: what /explain says to a body and a path.
+        max_body: largest body for /explain, in bytes.
         clock: seconds, the clock the samples are stamped with.
+        routes: further routes, of parts that take orders.
     """
 
     def __init__(
@@ -40,7 +46,11 @@ class Admin:
         readiness: Callable[[], str],
         shared: Callable[[], str],
         policies: Callable[[], list[dict[str, Any]]],
+        snapshot: Callable[[], dict[str, Any]],
+        explain: Callable[[bytes, str], dict[str, Any]],
+        max_body: int,
         clock: Callable[[], float],
+        routes: Sequence[web.RouteDef] = (),
     ) -> None:
         self.port = 0
         self._address = address
@@ -50,12 +60,16 @@ class Admin:
         self._readiness = readiness
         self._shared = shared
         self._policies = policies
+        self._snapshot = snapshot
+        self._explain = explain
+        self._max_body = max_body
         self._clock = clock
+        self._routes = routes
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError when the address can't be had."""
-        app = web.Application()
+        app = web.Application(client_max_size=self._max_body)
         app.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -64,6 +78,9 @@ class Admin:
                 web.get("/replicas", self._replicas),
                 web.get("/decisions", self._decisions),
                 web.get("/policies", self._show_policies),
+                web.get("/snapshot", self._take_snapshot),
+                web.post("/explain", self._explain_request),
+                *self._routes,
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -105,6 +122,13 @@ class Admin:
     async def _show_policies(self, _request: web.Request) -> web.Response:
         return _json({"policies": self._policies()})
 
+    async def _take_snapshot(self, _request: web.Request) -> web.Response:
+        return _json(self._snapshot())
+
+    async def _explain_request(self, request: web.Request) -> web.Response:
+        path = request.headers.get("x-explain-path", _DEFAULT_PATH)
+        return _json(self._explain(await request.read(), path))
+
     async def _decisions(self, request: web.Request) -> web.Response:
         asked = request.query.get("last", str(_DEFAULT_RECORDS))
         if not (asked.isascii() and asked.isdigit() and len(asked) <= 6):
@@ -123,6 +147,11 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "pool": pool.name,
         "replica": replica.address,
         "incarnation": replica.incarnation,
+        "state": replica.life.state,
+        "state_since": round(now - replica.life.since, 3),
+        "state_cause": replica.life.cause,
+        "share": round(replica.share, 3),
+        "breaker": replica.breaker.state,
         "excluded": replica.excluded(now),
         "headroom": replica.headroom,
         "sample_age": None if sample is None else round(now - sample.at, 3),

@@ -7,7 +7,7 @@ Keys, all with a TTL of ten heartbeats (PREFIX from the settings):
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -30,12 +30,18 @@ class Registry:
     """Writes what this gateway believes, once a heartbeat. Redis being gone is told once, not every beat."""
 
     def __init__(
-        self, settings: RedisSettings, gateway_id: str, pools: list[Pool], streams: Callable[[], int]
+        self,
+        settings: RedisSettings,
+        gateway_id: str,
+        pools: list[Pool],
+        streams: Callable[[], int],
+        sync: Callable[[Any], Awaitable[None]] | None = None,
     ) -> None:
         self._settings = settings
         self._id = gateway_id
         self._pools = pools
         self._streams = streams
+        self._sync = sync
         self._started = ""
         #: Whether the last call succeeded; None before the first.
         self.up: bool | None = None
@@ -53,6 +59,8 @@ class Registry:
             # Connecting may take a few round trips; each has the deadline, all together four of them.
             async with asyncio.timeout(4 * self._settings.deadline):
                 await self._write()
+                if self._sync is not None:
+                    await self._sync(self._redis)
         except (RedisError, OSError, TimeoutError) as error:
             self.errors += 1
             if self.up is not False:
@@ -103,6 +111,7 @@ class Registry:
 def _entry(replica: Replica) -> dict[str, Any]:
     return {
         "incarnation": replica.incarnation,
+        "state": replica.life.state,
         "barred": replica.barred,
         "headroom": replica.headroom,
         "requests": replica.books.requests,

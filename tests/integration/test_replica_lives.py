@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 import urllib.request
 from collections import Counter
@@ -105,3 +107,60 @@ async def test_a_restart_in_place_forgets_what_was_believed_of_its_cache(stack: 
     row = next(r for r in stack.admin("/replicas")["replicas"] if r["replica"] == target)
     assert row["index_entries"] == 0
     assert row["excluded"] == "warming"
+
+
+def kvsteer(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    admin = f"http://127.0.0.1:{stack.gateway_ports[0][1]}"
+    argv = [sys.executable, "-m", "extproc", *arguments, "--admin", admin]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+
+
+async def test_a_drained_replica_gets_nothing_new_at_once_and_its_streams_finish(stack: Stack) -> None:
+    target = stack.replicas[3]
+    running = asyncio.create_task(load(stack, 6.0))
+    await asyncio.sleep(2.0)
+    done = await asyncio.to_thread(kvsteer, stack, "drain", target, "--deadline", "10m", "--json")
+    ordered = time.time()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["requests"] == 0
+    outcomes = await running
+    assert not [o.failure for o in outcomes if o.failure]
+    later = [
+        r
+        for r in stack.admin("/decisions?last=1000")["decisions"]
+        if r["choice"] == target and r["at"] > ordered + 0.1
+    ]
+    assert not later, f"{len(later)} requests were sent there after the drain"
+    assert excluded(stack, target) == "quiescing"
+    assert "quiescing" in kvsteer(stack, "replicas").stdout
+    assert kvsteer(stack, "undrain", target).returncode == 0
+    assert excluded(stack, target) is None
+
+
+def test_orders_for_unknown_replicas_and_bad_deadlines_are_refused(stack: Stack) -> None:
+    done = kvsteer(stack, "drain", "10.9.9.9:1", "--no-wait")
+    assert done.returncode == 2
+    assert "no replica '10.9.9.9:1'; there are: 127.0.0.1:" in done.stderr
+    done = kvsteer(stack, "drain", stack.replicas[0], "--deadline", "soon")
+    assert done.returncode == 2
+    assert "write for example 90s" in done.stderr
+
+
+def test_a_drain_reaches_the_other_gateway_and_a_restarted_one() -> None:
+    with Stack(StackSettings(replicas=2, gateways=2, engine=QUICK)) as stack:
+        target = stack.replicas[0]
+        assert kvsteer(stack, "drain", target, "--no-wait").returncode == 0
+
+        def state(number: int) -> str:
+            rows = stack.admin("/replicas", number)["replicas"]
+            return str(next(row["state"] for row in rows if row["replica"] == target))
+
+        assert state(0) == "quiescing"
+        until(lambda: state(1) == "quiescing", 8, "the other gateway follows")
+        gateway = stack.children["gateway-1"]
+        gateway.kill()
+        gateway.restart()
+        stack.wait_gateway(1, gateway)
+        until(lambda: state(1) == "quiescing", 8, "a restarted gateway follows")
+        assert kvsteer(stack, "undrain", target).returncode == 0
+        until(lambda: state(1) == "healthy", 8, "the end of the drain is followed")

@@ -1,0 +1,91 @@
+"""kvsteer drain and undrain: take a replica out of service and put it back."""
+
+import json
+import re
+import time
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from extproc.cli.admin_port import admin_option, call, fail, json_option, replica_path
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Seconds between looks at what is still in flight.
+_LOOK = 0.25
+
+
+@click.command()
+@click.argument("replica")
+@click.option(
+    "--deadline",
+    metavar="TIME",
+    help="After this the replica is dropped, e.g. 90s, 10m, 1h. Without one it may take its time.",
+)
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Watch until nothing is in flight.")
+@admin_option
+@json_option
+def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json: bool) -> None:
+    """Send REPLICA (ip:port) nothing new, and watch its requests and tokens fall to 0.
+
+    Streams that run there go on to their end. The order is kept in Redis, where there is one, and then holds for
+    every gateway and across restarts, until `kvsteer undrain`.
+
+    Exit status: 0 when drained (with --no-wait: ordered), 1 when no gateway answers, 2 when refused.
+
+    \b
+    kvsteer drain 10.0.0.2:8000 --deadline 10m
+    """
+    query = "" if deadline is None else f"?deadline={seconds(deadline)}"
+    order = call(admin, replica_path(replica, "drain") + query, "POST")
+    left = _watch(admin, replica, quiet=as_json) if wait else _in_flight(admin, replica)
+    if as_json:
+        click.echo(json.dumps({**order, **left}))
+    else:
+        click.echo(
+            f"{replica}: {order['state']} for {order['reaches']}; {left['requests']} requests in flight"
+        )
+
+
+@click.command()
+@click.argument("replica")
+@admin_option
+@json_option
+def undrain(replica: str, admin: str, as_json: bool) -> None:
+    """Let REPLICA (ip:port) take new requests again.
+
+    Exit status: 0 when done, 1 when no gateway answers, 2 when refused.
+    """
+    order = call(admin, replica_path(replica, "undrain"), "POST")
+    click.echo(json.dumps(order) if as_json else f"{replica}: {order['state']} for {order['reaches']}")
+
+
+def seconds(text: str) -> float:
+    """Seconds of a time such as 90s, 10m or 1h. Exits with 2 when it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not match:
+        fail(f"--deadline {text}: is no time; write for example 90s, 10m or 1h", 2)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _in_flight(admin: str, replica: str) -> dict[str, Any]:
+    rows = [row for row in call(admin, "/replicas")["replicas"] if row["replica"] == replica]
+    return {
+        "requests": sum(row["requests_in_flight"] for row in rows),
+        "tokens": sum(row["tokens_in_flight"] for row in rows),
+    }
+
+
+def _watch(admin: str, replica: str, *, quiet: bool) -> dict[str, Any]:
+    left = _in_flight(admin, replica)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
+        bar = bars.add_task("", total=max(left["requests"], 1))
+        while left["requests"]:
+            words = f"{left['requests']} requests, {left['tokens']:,} tokens in flight"
+            bars.update(bar, description=words, completed=bars.tasks[0].total - left["requests"])
+            time.sleep(_LOOK)
+            left = _in_flight(admin, replica)
+        bars.update(bar, description="nothing in flight", completed=bars.tasks[0].total)
+    return left

@@ -1,0 +1,74 @@
+"""kvsteer replicas: what a gateway believes of each replica."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from extproc.cli.admin_port import admin_option, call, json_option
+
+
+#: Columns of a table that no terminal bounds.
+_PIPED_WIDTH = 160
+
+
+@click.command()
+@admin_option
+@json_option
+def command(admin: str, as_json: bool) -> None:
+    """Show every replica: its state, headroom, load, cache and speeds.
+
+    Exit status: 0; 1 when no gateway answers.
+
+    \b
+    kvsteer replicas
+    kvsteer replicas --json | jq '.replicas[] | select(.excluded)'
+    """
+    answer = call(admin, "/replicas")
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console.width = _PIPED_WIDTH
+    console.print(table(answer["replicas"]))
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """One row a replica."""
+    made = Table()
+    for name in (
+        "pool",
+        "replica",
+        "state",
+        "headroom",
+        "in flight",
+        "tokens",
+        "backlog",
+        "KV",
+        "index",
+        "sample",
+    ):
+        made.add_column(
+            name, justify="left" if name in ("pool", "replica", "state") else "right", overflow="fold"
+        )
+    for row in rows:
+        made.add_row(
+            row["pool"],
+            row["replica"],
+            row["state"] if not row["excluded"] else f"{row['state']} ({row['excluded']})",
+            _number(row["headroom"], ".2f"),
+            str(row["requests_in_flight"]),
+            f"{row['tokens_in_flight']:,}",
+            f"{row['backlog_seconds']:.2f} s",
+            _number(row["kv_used"], ".0%"),
+            f"{row['index_entries']:,}",
+            "none yet" if row["sample_age"] is None else f"{row['sample_age']:.1f} s",
+        )
+    return made
+
+
+def _number(value: float | None, form: str) -> str:
+    return "unknown" if value is None else format(value, form)

@@ -1,0 +1,5 @@
+"""kvsteer undrain."""
+
+from extproc.cli.drain import undrain as command
+
+__all__ = ["command"]
