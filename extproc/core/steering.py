@@ -1,9 +1,10 @@
 """The gateway's mind: its pools, its ledger and its rules. One for a process; every exchange asks it."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
 
-from extproc.core.decide import Decision, decide
+from extproc.core.decide import Decision, decide, weigh
 from extproc.core.dialects import Limits
 from extproc.core.ledger import Ledger
 from extproc.core.outcome import Ended
@@ -56,6 +57,18 @@ class Steering:
         """Choose a replica and charge it to exchange `key`."""
         picks = 1 + self.rules.fallbacks
         return decide(pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks)
+
+    def consider(self, prompt: Prompt | None, pool: Pool, rng: Rng, now: float) -> Decision:
+        """What would be decided now, with chance from `rng`; nothing is charged, placed or counted.
+
+        A policy's turns and counters stay where they are. What it remembers of conversations is shared with the
+        real one, so that the answer is the real one's too; a conversation that is new to it is remembered.
+        """
+        own, pool.policy = pool.policy, copy(pool.policy)
+        try:
+            return weigh(pool, prompt, rng, key=0, now=now, picks=1 + self.rules.fallbacks)
+        finally:
+            pool.policy = own
 
     def answered(self, ended: Ended, now: float) -> None:
         """A request ended at a replica: its breaker learns of it. Replicas nobody knows any more are ignored."""

@@ -7,8 +7,12 @@ from typing import Any
 from extproc.core.decide import Decision
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Replica
+from extproc.core.sample import Sample
 from extproc.core.shadow import Opinion
 from extproc.io import clock
+
+#: For each candidate: its sample, headroom and requests in flight at the moment of a decision.
+State = list[tuple[Sample | None, float | None, int]]
 
 
 class Records:
@@ -26,7 +30,7 @@ class Records:
             "at": clock.wall(),
             "seconds": seconds,
             "policy": (decision.pool.policy_name, decision.pool.policy_version),
-            "state": [(r.sample, r.headroom, r.books.requests) for r in decision.candidates],
+            "state": state_of(decision),
         }
         self._ring.append((exchange, now))
 
@@ -54,19 +58,20 @@ def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
         "outcome": exchange.outcome,
         "why": exchange.why or None,
         "ended": exchange.over,
-        "request": _request(decision),
+        "request": request_of(decision),
         "choice": decision.replica.address if decision.replica else None,
         "fallbacks": [replica.address for replica in decision.order[1:]],
         "reason": decision.reason,
         "trouble": decision.trouble or None,
         "rho": round(decision.rho, 4),
-        "shadow": _shadow(decision.shadow),
+        "shadow": shadow_of(decision.shadow),
         "decision_seconds": now["seconds"],
-        "candidates": [*_candidates(decision, now), *_excluded(decision.excluded)],
+        "candidates": rows_of(decision, now["state"]),
     }
 
 
-def _shadow(opinion: Opinion | None) -> dict[str, Any] | None:
+def shadow_of(opinion: Opinion | None) -> dict[str, Any] | None:
+    """What the shadow policy would have done, ready for JSON; None without one."""
     if opinion is None:
         return None
     return {
@@ -79,7 +84,8 @@ def _shadow(opinion: Opinion | None) -> dict[str, Any] | None:
     }
 
 
-def _request(decision: Decision) -> dict[str, Any]:
+def request_of(decision: Decision) -> dict[str, Any]:
+    """What a decision knew of its request, ready for JSON: sizes and names, no text."""
     prompt = decision.prompt
     known: dict[str, Any] = {
         "prompt_tokens": decision.tokens,
@@ -101,11 +107,17 @@ def _request(decision: Decision) -> dict[str, Any]:
     return known
 
 
-def _candidates(decision: Decision, now: dict[str, Any]) -> list[dict[str, Any]]:
+def state_of(decision: Decision) -> State:
+    """What telemetry and books say of each candidate now."""
+    return [(r.sample, r.headroom, r.books.requests) for r in decision.candidates]
+
+
+def rows_of(decision: Decision, state: State) -> list[dict[str, Any]]:
+    """Every candidate and every replica that was none, with why, ready for JSON."""
     choice = decision.choice
     rows = []
     for i, replica in enumerate(decision.candidates):
-        sample, headroom, in_flight = now["state"][i]
+        sample, headroom, in_flight = state[i]
         row: dict[str, Any] = {
             "replica": replica.address,
             "incarnation": replica.incarnation,
@@ -123,7 +135,7 @@ def _candidates(decision: Decision, now: dict[str, Any]) -> list[dict[str, Any]]
         for name, column in choice.parts.items() if choice else ():
             row[name] = column[i]
         rows.append(row)
-    return rows
+    return rows + _excluded(decision.excluded)
 
 
 def _excluded(excluded: Sequence[tuple[Replica, str]]) -> list[dict[str, Any]]:

@@ -1,0 +1,71 @@
+"""Charged cost taken apart, in seconds for each candidate of a decision: for people, not for the hot path.
+
+Each part is what the score loses when the setting behind it is put to 0, so the parts follow the policy wherever it
+goes, and add up to its score; what no setting explains is `other`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from extproc.core.decide import Decision
+from extproc.core.policies import Ask
+from extproc.core.policies.base import Rng
+from extproc.core.policies.charged_cost import ChargedCost, backlogs_of
+
+#: Part -> the setting of charged_cost behind it: what uncached work takes from others behind it, what the context
+#: on the replica costs every step, and KV above 80 %.
+_BEHIND = {"others": "gain", "decode": "decode", "kv": "kv"}
+#: Seconds below which a difference is rounding.
+_NOTHING = 1e-9
+
+
+def parts_of(decision: Decision, rng: Rng) -> dict[str, list[float]]:
+    """Columns over `decision.candidates`: backlog, uncached, others, decode, kv, other, and their sum, total.
+
+    With the settings of the pool's policy if that is charged_cost, else with the defaults. Empty when it can't be
+    worked out. `other` holds what is charged for waiting for a running slot.
+    """
+    if not decision.candidates:
+        return {}
+    own = decision.pool.policy
+    policy = own if isinstance(own, ChargedCost) else ChargedCost()
+    ask = _asked(decision)
+    try:
+        total = list(policy.choose(ask, 1, rng).scores)
+        parts = {"backlog": backlogs_of(ask.replicas, ask.now), "uncached": _uncached(ask)}
+        for part, setting in _BEHIND.items():
+            without = replace(policy, **{setting: 0.0}).choose(ask, 1, rng).scores
+            parts[part] = _less(total, without)
+    except Exception:  # numbers from which no cost can be made; the table is shown without
+        return {}
+    parts["other"] = _less(total, [sum(column) for column in zip(*parts.values(), strict=True)])
+    return parts | {"total": total}
+
+
+def _asked(decision: Decision) -> Ask:
+    """The question that was put to the policy."""
+    prompt, pool = decision.prompt, decision.pool
+    return Ask(
+        decision.candidates,
+        decision.columns,
+        decision.tokens,
+        decision.output,
+        decision.rho,
+        decision.at,
+        prompt,
+        0.5 / pool.traits.prefill_doubling,
+        pool.tokens_per_byte(prompt) if prompt else 0.0,
+    )
+
+
+def _uncached(ask: Ask) -> list[float]:
+    """Seconds to compute what each does not hold; a token further in costs more (core/cost.py)."""
+    tokens, half = ask.tokens, ask.per_doubling
+    return [
+        (tokens - cached) * (1.0 + (tokens + cached) * half) / replica.prefill_speed
+        for cached, replica in zip(ask.cached, ask.replicas, strict=True)
+    ]
+
+
+def _less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
+    return [a - b if abs(a - b) > _NOTHING else 0.0 for a, b in zip(whole, part, strict=True)]
