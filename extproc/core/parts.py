@@ -1,6 +1,6 @@
 """Charged cost taken apart, in seconds for each candidate of a decision: for people, not for the hot path.
 
-Each part is what the score loses when the setting behind it is put to 0, so the parts follow the policy wherever it
+Each part is what the score loses when the settings behind it are put to 0, so the parts follow the policy wherever it
 goes, and add up to its score; what no setting explains is `other`.
 """
 
@@ -12,9 +12,9 @@ from extproc.core.policies import Ask
 from extproc.core.policies.base import Rng
 from extproc.core.policies.charged_cost import ChargedCost, backlogs_of
 
-#: Part -> the setting of charged_cost behind it: what uncached work takes from others behind it, what the context
+#: Part -> the settings of charged_cost behind it: what uncached work takes from others behind it, what the context
 #: on the replica costs every step, and KV above 80 %.
-_BEHIND = {"others": "gain", "decode": "decode", "kv": "kv"}
+_BEHIND = {"others": ("gain", "most"), "decode": ("decode",), "kv": ("kv",)}
 #: Seconds below which a difference is rounding.
 _NOTHING = 1e-9
 
@@ -33,8 +33,8 @@ def parts_of(decision: Decision, rng: Rng) -> dict[str, list[float]]:
     try:
         total = list(policy.choose(ask, 1, rng).scores)
         parts = {"backlog": backlogs_of(ask.replicas, ask.now), "uncached": _uncached(ask)}
-        for part, setting in _BEHIND.items():
-            without = replace(policy, **{setting: 0.0}).choose(ask, 1, rng).scores
+        for part, settings in _BEHIND.items():
+            without = replace(policy, **dict.fromkeys(settings, 0.0)).choose(ask, 1, rng).scores
             parts[part] = _less(total, without)
     except Exception:  # numbers from which no cost can be made; the table is shown without
         return {}
