@@ -105,6 +105,7 @@ def _from_gateway(url: str, body: bytes, path: str) -> dict[str, Any]:
         with urllib.request.urlopen(request, timeout=_DEADLINE) as answer:  # noqa: S310
             said: dict[str, Any] = json.loads(answer.read(_LARGEST))
     except urllib.error.HTTPError as error:
+        error.close()
         raise NoAnswer(_meaning(error.code, url), 2 if error.code == 413 else 1) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
