@@ -14,7 +14,9 @@ passed, so eviction follows true least-recent-use to within an eighth of the cac
 """
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from extproc.core.prompt import Chain
 
@@ -169,26 +171,40 @@ class PrefixIndex:
             self._shrink(number, slot)
 
     def _mark(self, number: int, slot: _Slot, chain: Chain) -> None:
-        held, shift = self._held, _BITS * number
-        mine, stamp = _EPOCHS << shift, slot.epoch << shift
-        hashes, weights = slot.hashes[slot.epoch], slot.weights[slot.epoch]
-        before: int | None = -1
-        after, is_new, start = 0, False, 0
-        for key, end in zip(chain.hashes, chain.ends, strict=True):
-            packed = held.get(key)
-            if packed is not before:
-                before, is_new = packed, not packed or not packed & mine
-                after = self._share((packed or 0) & ~mine | stamp)
-            if packed != after:
-                held[key] = after
-                weight = min((end - start + 63) >> _UNIT_SHIFT, _WEIGHT_MAX)
-                hashes.append(key)
-                weights.append(weight)
-                if is_new:
-                    slot.size += weight
-                    slot.added += weight
-                    slot.count += 1
-            start = end
+        """Stamp every hash of the chain with the slot's epoch, in runs of hashes that have the same holders."""
+        hashes, ends = chain.hashes, chain.ends
+        if len(set(hashes)) < len(hashes):  # no true chain repeats a hash; one that does ends there
+            hashes = hashes[: next(i for i, key in enumerate(hashes) if key in hashes[:i])]
+        found = list(map(self._held.get, hashes))
+        start, count = 0, len(hashes)
+        while start < count:
+            before, stop = found[start], start + 1
+            while stop < count and found[stop] is before:
+                stop += 1
+            begin = ends[start - 1] if start else 0
+            self._mark_run(number, slot, before or 0, hashes[start:stop], ends[start:stop], begin)
+            start = stop
+
+    def _mark_run(
+        self, number: int, slot: _Slot, before: int, hashes: list[int], ends: list[int], begin: int
+    ) -> None:
+        shift = _BITS * number
+        mine = _EPOCHS << shift
+        after = self._share(before & ~mine | slot.epoch << shift)
+        if after == before:
+            return
+        self._held.update(dict.fromkeys(hashes, after))
+        weights = [
+            min((end - last + 63) >> _UNIT_SHIFT, _WEIGHT_MAX)
+            for last, end in zip([begin, *ends], ends, strict=False)
+        ]
+        slot.hashes[slot.epoch].extend(hashes)
+        slot.weights[slot.epoch].extend(weights)
+        if not before & mine:
+            total = sum(weights)
+            slot.size += total
+            slot.added += total
+            slot.count += len(hashes)
 
     def _share(self, packed: int) -> int:
         if len(self._shared) >= _SHARED:
@@ -252,16 +268,24 @@ class PrefixIndex:
         self._drop(number, slot, epoch, hashes, weights)
 
     def _drop(
-        self, number: int, slot: _Slot, epoch: int, hashes: Iterable[int], weights: Iterable[int]
+        self, number: int, slot: _Slot, epoch: int, hashes: "array[int]", weights: "array[int]"
     ) -> None:
         held, shift = self._held, _BITS * number
         mine, stamp = _EPOCHS << shift, epoch << shift
-        for key, weight in zip(hashes, weights, strict=True):
-            packed = held.get(key, 0)
-            if packed & mine == stamp:  # else it was used again since, or is gone
-                rest = packed & ~mine
+        found = list(map(held.get, hashes, repeat(0)))
+        if found.count(stamp) == len(found):  # held here alone and not used since: all go at once
+            deque(map(held.pop, hashes), maxlen=0)
+            slot.size -= sum(weights)
+            slot.count -= len(found)
+            return
+        before, is_ours, rest = -1, False, 0
+        for key, weight, packed in zip(hashes, weights, found, strict=True):
+            if packed != before:  # neighbours mostly have the same holders
+                before, is_ours = packed, packed & mine == stamp
+                rest = self._share(packed & ~mine)
+            if is_ours:  # else it was used again since, or is gone
                 if rest:
-                    held[key] = self._share(rest)
+                    held[key] = rest
                 else:
                     del held[key]
                 slot.size -= weight
