@@ -17,6 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from operator import sub
 
 from extproc.core.prompt import Chain
 
@@ -194,10 +195,9 @@ class PrefixIndex:
         if after == before:
             return
         self._held.update(dict.fromkeys(hashes, after))
-        weights = [
-            min((end - last + 63) >> _UNIT_SHIFT, _WEIGHT_MAX)
-            for last, end in zip([begin, *ends], ends, strict=False)
-        ]
+        weights = [(size + 63) >> _UNIT_SHIFT for size in map(sub, ends, [begin, *ends])]
+        if max(weights) > _WEIGHT_MAX:
+            weights = [min(weight, _WEIGHT_MAX) for weight in weights]
         slot.hashes[slot.epoch].extend(hashes)
         slot.weights[slot.epoch].extend(weights)
         if not before & mine:
