@@ -131,11 +131,11 @@ class VersionStore:
     async def newest(self, pool: str) -> bytes | None:
         """JSON of a pool's newest version, for `read_version`; None when it has none."""
         number = await self._within(self._redis.hget(self._key(pool), "newest"))
-        return None if number is None else await self.get(pool, int(number))
+        return None if number is None else await self.get(pool, number)
 
-    async def get(self, pool: str, number: int) -> bytes | None:
+    async def get(self, pool: str, number: int | bytes) -> bytes | None:
         """JSON of one version; None when it is not kept."""
-        found: bytes | None = await self._within(self._redis.hget(self._key(pool), str(number)))
+        found: bytes | None = await self._within(self._redis.hget(self._key(pool), number))
         return found
 
     async def history(self, pool: str) -> list[Version]:
@@ -172,7 +172,7 @@ class VersionStore:
         key = self._key(pool)
         async with self._redis.pipeline(transaction=True) as pipe:
             await pipe.watch(key)
-            if int(await pipe.hget(key, "newest") or 0) != after:
+            if (await pipe.hget(key, "newest") or b"0") != b"%d" % after:
                 raise Conflict
             seconds, micros = await pipe.time()
             versions = _numbered(entries, after, seconds + micros / 1e6, restores)
@@ -208,7 +208,7 @@ class VersionStore:
         async for key in self._redis.scan_iter(match=f"{self._prefix}:gateway:*", count=1000):
             text = await self._redis.hget(key, "policies")
             if text is not None:
-                found[key[start:].decode()] = orjson.loads(text)
+                found[key[start:].decode()] = _reported(text)
             if len(found) >= _GATEWAYS:
                 break
         return found
@@ -219,6 +219,18 @@ class VersionStore:
     async def _within(self, call: Awaitable[T]) -> T:
         async with asyncio.timeout(self._deadline):
             return await call
+
+
+def _reported(text: bytes) -> dict[str, Any]:
+    """A gateway's report; what is not of the right form is as good as none."""
+    try:
+        pools = orjson.loads(text)
+        return {
+            pool: {"version": said["version"], "when": said["when"], "refused": said["refused"]}
+            for pool, said in pools.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
 
 
 def _numbered(

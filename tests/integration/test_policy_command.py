@@ -233,6 +233,22 @@ def test_a_gateway_that_can_not_use_a_version_keeps_its_own_says_so_once_and_cou
     assert active(fleet)["refused"] is None
 
 
+def test_what_somebody_wrote_into_redis_by_hand_breaks_nothing(fleet: Stack, client: redis.Redis) -> None:
+    done(fleet, "set", "random")
+    client.hset("kvsteer:policy:demo", "newest", "newest")
+    client.hset("kvsteer:gateway:gw-9", "policies", "[3]")
+    client.set("kvsteer:policies", "x")
+    listed = kvsteer(fleet, "list")
+    assert (listed.exit_code, "gw-9" in listed.stdout) == (0, False)
+    until(
+        lambda: json.loads(client.hget("kvsteer:gateway:gw-0", "policies"))["demo"]["version"] == 2, 2, "kept"
+    )
+    assert kvsteer(fleet, "set", "least_tokens").exit_code == 2
+    client.delete("kvsteer:gateway:gw-9")
+    assert active(fleet)["policy"]["name"] == "random"
+    assert "background task failed" not in fleet.children["gateway-0"].log.read_text()
+
+
 def test_a_gateway_that_starts_later_takes_the_newest_over_its_file(
     fleet: Stack, client: redis.Redis
 ) -> None:
