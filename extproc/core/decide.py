@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from extproc.core.cost import prefill_work
-from extproc.core.fleet import Replica
+from extproc.core.fleet import SLOW, Replica
 from extproc.core.ledger import Ledger
 from extproc.core.lifecycle import WARMING
 from extproc.core.policies import Ask, Choice
@@ -149,7 +149,7 @@ def _candidates(pool: Pool, decision: Decision, rng: Rng, now: float) -> list[Re
     ]
     if len(found) == len(replicas):
         return found
-    decision.excluded = [(r, r.excluded(now) or WARMING) for r in replicas if r not in found]
+    decision.excluded = [(r, r.excluded(now) or _passed_over(r)) for r in replicas if r not in found]
     if not found:
         found = [r for r in replicas if r.barred is None]
         decision.trouble = "all_stale" if found else ""
@@ -157,6 +157,11 @@ def _candidates(pool: Pool, decision: Decision, rng: Rng, now: float) -> list[Re
         found = [r for r in replicas if r.barred == WARMING]
         decision.trouble = "all_warming" if found else ""
     return found
+
+
+def _passed_over(replica: Replica) -> str:
+    """Why a replica that may be chosen is no candidate this time: it stands for a share of the requests only."""
+    return WARMING if replica.life.state == WARMING else SLOW
 
 
 def _expected_output(pool: Pool, prompt: Prompt | None, tokens: float) -> float:

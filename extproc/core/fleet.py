@@ -19,6 +19,7 @@ from extproc.core.lifecycle import (
     WarmUp,
 )
 from extproc.core.sample import Sample
+from extproc.core.slow import Pace
 
 #: Failed scrapes in a row after which a replica gets nothing new (L7). A refused or broken connection says at
 #: once that nobody is there; silence may be a busy engine, so it takes a few.
@@ -47,6 +48,7 @@ KV_FREE: Final = 0.8
 # Beside these words it may be a state of core/lifecycle.py.
 STALE: Final = "stale"
 KV_CEILING: Final = "kv_ceiling"
+SLOW: Final = "slow"
 BREAKER: Final = "breaker"
 PUSHBACK: Final = "pushback"
 ASLEEP: Final = "asleep"
@@ -68,6 +70,7 @@ class Traits:
     stale_after: float = 15.0
     kv_ceiling: float = 0.97
     floor: float = 0.15
+    slow_floor: float = 0.25
     weights: Weights = field(default_factory=Weights)
     warm_up: WarmUp = field(default_factory=WarmUp)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
@@ -106,6 +109,7 @@ class Replica:
         "life",
         "max_running",
         "occupancy",
+        "pace",
         "prefill_speed",
         "sample",
         "share",
@@ -129,7 +133,8 @@ class Replica:
         self.books = Books()
         self.life = Lifecycle(traits.warm_up, now, started)
         self.breaker = Breaker(traits.breaker)
-        #: Share 0..1 of the requests for which it is a candidate: below 1 while it warms up (L1).
+        self.pace = Pace()
+        #: Share 0..1 of the requests for which it is a candidate: below 1 while it warms up (L1) or is slow (L6).
         self.share = self.life.share(now)
         self.prefill_speed = traits.prefill_speed
         self.decode_speed = traits.decode_speed
@@ -167,6 +172,7 @@ class Replica:
             self.max_running = sample.max_running
         if sample.kv_capacity:
             self.kv_tokens = sample.kv_capacity
+        self.pace.observe(sample)
         self._headroom.update(sample, self.max_running)
         self.headroom = self._headroom.score
         seen = (sample.running or 0.0) + (sample.waiting or 0.0)
@@ -184,7 +190,7 @@ class Replica:
         """Let time pass and bring `barred` and `share` up to date; called at every event and a few times a second."""
         self.life.tick(now)
         self.breaker.tick(now)
-        self.share = self.life.share(now)
+        self.share = self.life.share(now) * self.pace.share
         self.barred = self._reason(now)
 
     def _reason(self, now: float) -> str | None:

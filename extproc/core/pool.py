@@ -12,9 +12,13 @@ from extproc.core.policies import Policy, make_policy
 from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
+from extproc.core.slow import judge
 
 #: Seconds over which the pool's prompt work is averaged for rho: the last minute, as the tuning was done.
 _BUSY_SPAN = 60.0
+
+#: Seconds between two comparisons of the replicas' paces.
+_JUDGE = 1.0
 
 
 class Busy:
@@ -91,6 +95,7 @@ class Pool:
         self.replicas: list[Replica] = []
         self._by_address: dict[str, Replica] = {}
         self._ratios: dict[str, float] = {}
+        self._judged = now  # when the replicas' paces were last compared
 
     def adopt(
         self, policy: str, settings: Mapping[str, float], shadow: Shadow | None = None, version: int = 0
@@ -165,6 +170,9 @@ class Pool:
 
     def tick(self, now: float) -> list[str]:
         """Let time pass for every replica; returns the addresses of those that are gone and were removed."""
+        if now - self._judged >= _JUDGE:
+            self._judged = now
+            judge(self.replicas, self.traits.slow_floor)
         for replica in self.replicas:
             replica.refresh(now)
         gone = [replica.address for replica in self.replicas if replica.life.state == GONE]
