@@ -175,7 +175,8 @@ def _socket_address(entry: Any) -> str:
 def _get(tree: Any, name: str) -> Any:
     """A field by its protobuf name, or by its JSON name."""
     if not isinstance(tree, Mapping):
-        raise _Bad(f"has {type(tree).__name__} where a mapping with {name} is expected")
+        what = "nothing" if tree is None else type(tree).__name__
+        raise _Bad(f"has {what} where a mapping with {name} is expected")
     head, *rest = name.split("_")
     return tree.get(name, tree.get(head + "".join(word.title() for word in rest)))
 
