@@ -114,7 +114,7 @@ def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, 
     decision.rho = pool.busy.rho(len(pool.replicas), now)
     half = 0.5 / pool.traits.prefill_doubling
     columns, tokens, output = decision.columns, decision.tokens, decision.output
-    ask = Ask(candidates, columns, tokens, output, decision.rho, now, prompt, half, ratio)
+    ask = Ask(candidates, columns, tokens, output, decision.rho, now, prompt, half, ratio, pool.index.fill)
     decision.choice = choice = _choose(pool, ask, picks, rng, decision)
     decision.reason = choice.reason
     decision.order = [candidates[i] for i in choice.order]

@@ -103,6 +103,11 @@ class PrefixIndex:
         """Bytes of prompt the slot is believed to hold, rounded up by at most 63 for each hash."""
         return self._slots[number].size << _UNIT_SHIFT
 
+    def fill(self, number: int) -> float:
+        """Share of its capacity that the slot is believed to hold, 0..1; beyond, what comes evicts."""
+        slot = self._slots[number]
+        return min(slot.size / slot.capacity, 1.0) if slot.capacity else 1.0
+
     def count(self, number: int) -> int:
         """Hashes the slot is believed to hold."""
         return self._slots[number].count

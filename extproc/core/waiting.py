@@ -169,13 +169,19 @@ class WaitingRoom:
         late = self._capped(now)
         if late is not None:
             return late
-        backlogs = [
-            waits if replica.excluded(now) is None else math.inf
-            for waits, replica in zip(backlogs_of(self.pool.replicas, now), self.pool.replicas, strict=True)
-        ]
+        backlogs = self._backlogs(now)
         if not backlogs or min(backlogs) > self._theta:
             return None
         return self._walk(self._view(backlogs, now), now)
+
+    def _backlogs(self, now: float) -> list[float]:
+        """Seconds ahead on each replica, infinity where it may not be chosen; stale ones serve when all are stale."""
+        replicas = self.pool.replicas
+        found = backlogs_of(replicas, now)
+        usable = [replica.excluded(now) is None for replica in replicas]
+        if not any(usable):
+            usable = [replica.barred is None for replica in replicas]
+        return [waits if may else math.inf for waits, may in zip(found, usable, strict=True)]
 
     def wake(self, now: float) -> float:
         """When to ask `next_own` again although nothing happens; infinity while nothing of its own waits."""

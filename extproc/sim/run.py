@@ -63,6 +63,7 @@ class Simulation:
         self._marks: dict[str, float] = {}
         self._counted = (0, 0)
         self._open = True  # arrivals still come
+        self._thinking = 0  # sessions between an answer and their next turn
         self._last = 0.0
         self.gateways = [
             Gateway(i, settings.gateway, settings.seed, 0.0) for i in range(max(settings.gateways, 1))
@@ -114,7 +115,7 @@ class Simulation:
     @property
     def _alive(self) -> bool:
         """Whether anything can still happen to a request."""
-        return self._open or bool(self._jobs)
+        return self._open or bool(self._jobs) or self._thinking > 0
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -127,6 +128,10 @@ class Simulation:
 
     def _take_arrival(self, row: Row) -> None:
         self._next_arrival()
+        self._arrive(row)
+
+    def _next_turn(self, row: Row) -> None:
+        self._thinking -= 1
         self._arrive(row)
 
     def _arrive(self, row: Row) -> None:
@@ -210,7 +215,8 @@ class Simulation:
         del self._jobs[job.key]
         self.outcome.add(job)
         if job.row.after is not None:
-            self._at(self.now + job.row.after.think, self._arrive, job.row.after)
+            self._thinking += 1
+            self._at(self.now + job.row.after.think, self._next_turn, job.row.after)
             self._last = self.now + job.row.after.think
 
     def _tell(self, sender: Gateway, news: News) -> None:

@@ -144,7 +144,7 @@ def test_ties_and_near_ties_are_broken_at_random_and_the_rest_in_order() -> None
 def test_unknown_policies_and_settings_are_refused_with_what_is_known() -> None:
     with pytest.raises(ValueError, match=r"there is no policy 'best'; known: .*charged_cost"):
         check_policy("best", {})
-    with pytest.raises(ValueError, match="'charged_cost' has no setting 'gian'; it has: decode, gain"):
+    with pytest.raises(ValueError, match="'charged_cost' has no setting 'gian'; it has: copy, decode, gain"):
         check_policy("charged_cost", {"gian": 1.0})
     with pytest.raises(ValueError, match="gain must be within"):
         check_policy("charged_cost", {"gain": -1.0})

@@ -232,3 +232,11 @@ def test_paths_do_not_reach_reports(tmp_path: Path) -> None:
     workload = generated("mixed", {"requests": 40})
     plan = Plan(workload=workload, policies=["random"], seeds=[0], sim=SimSettings(fleet=uniform_fleet(1)))
     assert str(tmp_path.parent) not in as_json(compare(plan), dict(workload.facts), [0])
+
+
+def test_replicas_are_sampled_while_a_session_thinks_and_nothing_else_is_there() -> None:
+    first, second = rows(2, gap=0.0)
+    first.after, second.think = second, 40.0
+    outcome = simulation(late=True).run([first])
+    assert outcome.ttft[1] < 1.0, "the turn after a long pause waited, since all telemetry had gone stale"
+    assert not outcome.troubles

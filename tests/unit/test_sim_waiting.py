@@ -194,3 +194,11 @@ def test_only_charged_cost_binds_late() -> None:
 def test_settings_out_of_range_are_refused(name: str, value: float | str) -> None:
     with pytest.raises(ValueError, match=f"waiting: .*{name}"):
         RoomSettings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_when_all_telemetry_is_stale_nothing_waits_for_it_to_come_back() -> None:
+    bench = Bench()
+    for replica in bench.pool.replicas:
+        replica.fresh_until = 5.0
+    bench.room.hold(1, prompt(300), 6.0)
+    assert bench.room.next_own(6.0) == 1

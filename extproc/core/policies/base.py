@@ -1,7 +1,7 @@
 """What a policy is asked, what it answers, and the parts all of them share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from extproc.core.fleet import Replica
@@ -30,9 +30,21 @@ class Ask:
         per_doubling: 1 / (2 * the position in tokens where computing a prompt token costs twice as much).
         ratio: tokens that one byte of the prompt makes, above 0 when there is one: `cached` / `ratio` is an end in
             its chain.
+        fill: slot of a replica -> share of its cache that is believed taken, 0..1.
     """
 
-    __slots__ = ("cached", "now", "output", "per_doubling", "prompt", "ratio", "replicas", "rho", "tokens")
+    __slots__ = (
+        "cached",
+        "fill",
+        "now",
+        "output",
+        "per_doubling",
+        "prompt",
+        "ratio",
+        "replicas",
+        "rho",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -45,6 +57,7 @@ class Ask:
         prompt: Prompt | None = None,
         per_doubling: float = 0.0,
         ratio: float = TOKENS_PER_BYTE,
+        fill: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
         self.replicas = replicas
         self.cached = cached
@@ -55,6 +68,7 @@ class Ask:
         self.prompt = prompt
         self.per_doubling = per_doubling
         self.ratio = ratio
+        self.fill = fill
 
 
 class Choice(NamedTuple):

@@ -8,13 +8,23 @@ first token": a prompt sent where its prefix is not cached costs everybody behin
 pool (rho), the more are behind. In an idle pool w is 0 and the rule is greedy; in overload it keeps long
 prefixes where they are. gain 3 and cap 20 came out best on public traces (docs/policies.md).
 decode is charged for the context that is on a replica already; each of its steps reads all of it.
+
+A hot prefix that is cheap to follow would draw everybody to the one replica that had it first. So what requests
+lose by following is added up, and when it exceeds the work of computing the prefix elsewhere, one request does
+that (policies/copies.py).
 """
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extproc.core.fleet import KV_FREE, Replica
-from extproc.core.policies.base import Ask, Choice, Rng, lowest
+from extproc.core.policies.base import Ask, Choice, Rng, led_by, lowest
+from extproc.core.policies.copies import Copies
+
+#: Float noise in a number of bytes.
+_EPSILON = 1e-6
 
 
 @dataclass(slots=True)
@@ -22,18 +32,20 @@ class ChargedCost:
     """Settings: gain and most shape w; decode and kv are seconds charged at full; near ties within `near` s.
 
     `decode` is for a replica whose sequences hold as many tokens as its KV cache, in a pool with no prompts to
-    compute: each step reads all of them, so everything on it goes slower. Without it, a hot prefix that is cheap
-    to follow would draw all its sessions to the one replica that had it first.
+    compute: each step reads all of them, so everything on it goes slower. `copy`: how many times its price in rent
+    a prefix pays before it is computed elsewhere too; 0 for never.
     """
 
     gain: float = 3.0
     most: float = 20.0
-    decode: float = 10.0
+    decode: float = 2.0
     kv: float = 1.0
     near: float = 0.002
+    copy: float = 1.0
+    _copies: Copies = field(init=False, repr=False, compare=False, default_factory=Copies)
 
     def __post_init__(self) -> None:
-        for name in ("gain", "most", "decode", "kv", "near"):
+        for name in ("gain", "most", "decode", "kv", "near", "copy"):
             if not 0 <= getattr(self, name) <= 1000:
                 raise ValueError(f"charged_cost: {name} must be within 0..1000")
 
@@ -50,7 +62,13 @@ class ChargedCost:
             + (pressed(replica, output) if replica.crowded else 0.0)
             for waits, cached, replica in zip(backlogs, ask.cached, ask.replicas, strict=True)
         ]
-        return Choice(lowest(scores, picks, rng, self.near), scores, "least_cost", {"backlog": backlogs})
+        order = lowest(scores, picks, rng, self.near)
+        parts: dict[str, Sequence[float]] = {"backlog": backlogs}
+        if ask.cached[order[0]] > 0 and self.copy:
+            other = self._copied(ask, scores, order[0], charge)
+            if other is not None:
+                return Choice(led_by(other, scores, picks), scores, "copied", parts)
+        return Choice(order, scores, "least_cost", parts)
 
     def pressures(self, replicas: Sequence[Replica], output: float, rho: float) -> list[float]:
         """Seconds charged for the sequences and the KV that are on each replica already."""
@@ -71,6 +89,25 @@ class ChargedCost:
         """w for a pool that spends the share `rho` of its time on prompts."""
         return self.most if rho >= 1 else min(self.most, self.gain * rho / (1 - rho))
 
+    def _copied(self, ask: Ask, scores: Sequence[float], home: int, charge: float) -> int | None:
+        """The replica that this request should make a copy on, of what it would find at `home`; None for none.
+
+        The rent is how much less there is to do on the best replica that holds less of the prompt.
+        """
+        cached, held = ask.cached, ask.cached[home]
+        others = [score if less < held else math.inf for score, less in zip(scores, cached, strict=True)]
+        other = others.index(min(others))
+        if others[other] == math.inf or ask.prompt is None:
+            return None
+        price = charge * (_seconds(ask, other) - _seconds(ask, home))
+        rent = scores[home] + price - scores[other]
+        chain = ask.prompt.chains[0]
+        depth = bisect_right(chain.ends, cached[other] / ask.ratio + _EPSILON)
+        if rent <= 0 or depth >= len(chain.hashes):
+            return None
+        price *= self.copy * (1.0 + ask.fill(ask.replicas[other].slot))
+        return other if self._copies.pays(chain.hashes[depth], rent, price, ask.now) else None
+
     def _pressed(self, replica: Replica, output: float) -> float:
         """Seconds charged where sequences must wait for a running slot, and for KV above 80 %."""
         cost = 0.0
@@ -88,3 +125,9 @@ def backlogs_of(replicas: Sequence[Replica], now: float) -> list[float]:
         replica.books.backlog(now, replica.prefill_speed) if replica.books.pending else 0.0
         for replica in replicas
     ]
+
+
+def _seconds(ask: Ask, i: int) -> float:
+    """Seconds to compute what candidate `i` lacks of the prompt."""
+    tokens, cached = ask.tokens, ask.cached[i]
+    return (tokens - cached) * (1.0 + (tokens + cached) * ask.per_doubling) / ask.replicas[i].prefill_speed
