@@ -45,7 +45,15 @@ class Books:
         The engine computes prompts first come first served, so time takes tokens off the oldest.
         """
         if self.pending:
-            self._drain((now - self._drained_at) * speed)
+            budget = (now - self._drained_at) * speed
+            if not self.signalled:
+                self._drain(budget)
+            elif budget > 0:  # the oldest's first token has not come, so the next prompt has not begun
+                key = next(iter(self._prefilling))
+                left = self._prefilling[key]
+                done = budget if budget < left else left
+                self._prefilling[key] = left - done
+                self.pending = max(self.pending - done, 0.0)
         self._drained_at = now
         return self.pending / speed
 
@@ -59,6 +67,7 @@ class Books:
         return now + ahead
 
     def _drain(self, budget: float) -> None:
+        """The clock alone tells what is done: take so much work off the oldest prompts."""
         done = []
         for key, left in self._prefilling.items():
             if budget < left:
@@ -67,9 +76,6 @@ class Books:
                     self.pending -= budget
                 break
             self.pending -= left
-            if self.signalled:  # its first token has not come, so the next prompt has not begun
-                self._prefilling[key] = 0.0
-                break
             budget -= left
             done.append(key)
         for key in done:
