@@ -8,19 +8,17 @@ from typing import Any
 
 import click
 
-from extproc.core.policies import POLICIES
 from extproc.core.waiting import RoomSettings
 from extproc.sim import texts
 from extproc.sim.compare import LATE, Plan, compare
 from extproc.sim.engine import EngineSettings
 from extproc.sim.gateway import GatewaySettings
-from extproc.sim.generators import GENERATORS, generated
+from extproc.sim.generators import GENERATORS
 from extproc.sim.page import page
 from extproc.sim.plan import Fleet
 from extproc.sim.report import as_json, table_of
 from extproc.sim.run import SimSettings
-from extproc.sim.traces import read_trace
-from extproc.sim.workload import Workload, WorkloadError
+from extproc.sim.workload import WorkloadError
 
 _DEFAULT_POLICIES = f"charged_cost{LATE},charged_cost,cache_aware,prefix_hash,least_request,round_robin"
 
@@ -99,9 +97,9 @@ def command(**given: Any) -> None:
 def _plan(given: dict[str, Any]) -> Plan:
     journal = None if given["private"] else texts.seconds(given["journal"])
     return Plan(
-        workload=_workload(given["trace"], given["generate"]),
-        policies=_policies(given["policies"]),
-        seeds=_seeds(given["seeds"]),
+        workload=texts.workload(given["trace"], given["generate"]),
+        policies=texts.policies(given["policies"]),
+        seeds=texts.seeds(given["seeds"]),
         sim=SimSettings(
             fleet=_fleet(given),
             gateway=GatewaySettings(signalled=not given["no_first_tokens"]),
@@ -115,37 +113,8 @@ def _plan(given: dict[str, Any]) -> Plan:
         speed=given["speed"],
         quantum=texts.seconds(given["quantum"]),
         limit=given["limit"],
-        policy_settings=_policy_settings(given["sets"]),
+        policy_settings=texts.policy_settings(given["sets"]),
     )
-
-
-def _workload(trace: Path | None, generate: str | None) -> Workload:
-    if (trace is None) == (generate is None):
-        raise ValueError(
-            "name either a trace file or --generate, for example --generate chat:rate=6,requests=3000"
-        )
-    if trace is not None:
-        return read_trace(trace)
-    assert generate is not None
-    name, _, rest = generate.partition(":")
-    return generated(name, texts.numbers(rest))
-
-
-def _policies(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name.removesuffix(LATE) not in POLICIES:
-            raise ValueError(f"there is no policy {name!r}; known: {', '.join(sorted(POLICIES))}")
-    if not names:
-        raise ValueError("--policies names none")
-    return list(dict.fromkeys(names))
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(seed) for seed in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--seeds {text!r}: write numbers with commas, for example 0,1,2") from None
 
 
 def _fleet(given: dict[str, Any]) -> Fleet:
@@ -173,17 +142,6 @@ def _room(text: str) -> RoomSettings:
             )
         given[key] = value if key == "order" else texts.numbers(f"{key}={value}")[key]
     return RoomSettings(**given)
-
-
-def _policy_settings(sets: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for text in sets:
-        for key, value in texts.numbers(text).items():
-            policy, dot, name = key.partition(".")
-            if not dot:
-                raise ValueError(f"--set {text}: write POLICY.SETTING=VALUE, for example charged_cost.gain=4")
-            found.setdefault(policy, {})[name] = value
-    return found
 
 
 def _inputs(given: dict[str, Any], plan: Plan) -> dict[str, Any]:

@@ -2,10 +2,16 @@
 
 import re
 from dataclasses import fields
+from pathlib import Path
 
+from extproc.core.policies import POLICIES
+from extproc.sim.compare import LATE
 from extproc.sim.engine import EngineSettings
+from extproc.sim.generators import generated
 from extproc.sim.plan import ACTIONS, JOIN, LEAVE, FleetEvent
 from extproc.sim.summary import Slo
+from extproc.sim.traces import read_trace
+from extproc.sim.workload import Workload
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _SHORT = {"kv": "kv_tokens", "prefill": "prefill_speed", "doubling": "prefill_doubling"}
@@ -87,3 +93,47 @@ def engine_settings(given: dict[str, float]) -> EngineSettings:
             raise ValueError(f"a replica has no setting {key!r}; it has: {', '.join(sorted(known))}")
         chosen[name] = int(value) if known[name] in (int, "int") else value
     return EngineSettings(**chosen)  # type: ignore[arg-type]
+
+
+def workload(trace: Path | None, generate: str | None) -> Workload:
+    """A trace file, or generated traffic ("chat:rate=6"): one of them must be named."""
+    if (trace is None) == (generate is None):
+        raise ValueError(
+            "name either a trace file or --generate, for example --generate chat:rate=6,requests=3000"
+        )
+    if trace is not None:
+        return read_trace(trace)
+    assert generate is not None
+    name, _, rest = generate.partition(":")
+    return generated(name, numbers(rest))
+
+
+def policies(text: str) -> list[str]:
+    """Names of policies with commas, each once. Raises ValueError for one that does not exist, or none."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name.removesuffix(LATE) not in POLICIES:
+            raise ValueError(f"there is no policy {name!r}; known: {', '.join(sorted(POLICIES))}")
+    if not names:
+        raise ValueError("--policies names none")
+    return list(dict.fromkeys(names))
+
+
+def seeds(text: str) -> list[int]:
+    """Numbers with commas. Raises ValueError when it is none."""
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds {text!r}: write numbers with commas, for example 0,1,2") from None
+
+
+def policy_settings(sets: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """("charged_cost.gain=4", ..) -> {"charged_cost": {"gain": 4.0}}. Raises ValueError for another form."""
+    found: dict[str, dict[str, float]] = {}
+    for text in sets:
+        for key, value in numbers(text).items():
+            policy, dot, name = key.partition(".")
+            if not dot:
+                raise ValueError(f"--set {text}: write POLICY.SETTING=VALUE, for example charged_cost.gain=4")
+            found.setdefault(policy, {})[name] = value
+    return found

@@ -1,0 +1,155 @@
+"""kvsteer tune: better settings for a policy, searched for on a trace. It says them; it never applies them."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from extproc.sim import texts
+from extproc.sim.compare import LATE, Plan
+from extproc.sim.plan import uniform_fleet
+from extproc.sim.run import SimSettings
+from extproc.sim.tune import OBJECTIVES, ROOM, Found, Settings, grid, search, star
+from extproc.sim.workload import WorkloadError
+
+
+@click.command()
+@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@click.option("--generate", metavar="NAME[:K=V,..]", help="Make the workload, as for simulate.")
+@click.option("--policy", default="charged_cost", show_default=True, help=f"NAME or NAME{LATE}.")
+@click.option(
+    "--try",
+    "tried",
+    multiple=True,
+    metavar="KEY=V:V:..",
+    help=f"Values of a setting; {ROOM}KEY: of late binding.",
+)
+@click.option("--set", "sets", multiple=True, metavar="POLICY.KEY=V", help="What is set at present.")
+@click.option(
+    "--for", "objective", default="ttft_mean", show_default=True, type=click.Choice(list(OBJECTIVES))
+)
+@click.option("--replicas", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--engine", default="", metavar="K=V,..", help="The replicas' settings, as for simulate.")
+@click.option("--gateways", default=1, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--speed", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Arrivals."
+)
+@click.option("--limit", type=click.IntRange(1), help="Only the first rows.")
+@click.option("--seeds", default="0,1,2", show_default=True, help="All of them are played in the last round.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+def command(**given: Any) -> None:
+    """Search settings of a policy on a TRACE or a generated workload, in the simulator.
+
+    Without --try, each setting is tried alone at half and at twice its default; with it, every combination of the
+    values given. All are played on a part of the workload, the better third on more, the best on all of it and with
+    every seed, beside the settings as they are. Nothing is changed anywhere: the report says what to change.
+
+    Exit status: 0, or 2 when an input or option is wrong.
+    """
+    try:
+        plan = _plan(given)
+        candidates = grid(_tried(given["tried"])) if given["tried"] else star(given["policy"])
+        found = _with_progress(plan, candidates, given["objective"])
+    except (ValueError, WorkloadError) as error:
+        click.echo(f"kvsteer tune: {error}", err=True)
+        sys.exit(2)
+    if given["as_json"]:
+        click.echo(json.dumps(_record(found, given), indent=1))
+    else:
+        click.echo("\n".join(_report(found, given["policy"], given["objective"])))
+
+
+def _plan(given: dict[str, Any]) -> Plan:
+    engine = texts.engine_settings(texts.numbers(given["engine"]))
+    policies = texts.policies(given["policy"])
+    if len(policies) != 1:
+        raise ValueError("--policy: one policy is tuned at a time")
+    return Plan(
+        workload=texts.workload(given["trace"], given["generate"]),
+        policies=policies,
+        seeds=texts.seeds(given["seeds"]),
+        sim=SimSettings(fleet=uniform_fleet(given["replicas"], engine), gateways=given["gateways"]),
+        speed=given["speed"],
+        limit=given["limit"],
+        policy_settings=texts.policy_settings(given["sets"]),
+    )
+
+
+def _with_progress(plan: Plan, candidates: Sequence[Settings], objective: str) -> Found:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("requests played"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+
+        def tell(done: int, whole: int) -> None:
+            bar.update(task, completed=done, total=whole)
+
+        return search(plan, candidates, objective, tell)
+
+
+def _tried(given: tuple[str, ...]) -> dict[str, list[float]]:
+    found = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        try:
+            found[name.strip()] = [float(value) for value in values.split(":")]
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ValueError(f"--try {text}: write SETTING=VALUE:VALUE, for example gain=2:3:5")
+    return found
+
+
+def _report(found: Found, policy: str, objective: str) -> list[str]:
+    lines = [f"{policy}, {objective}: mean over the seeds (least to most), last round, best first"]
+    for trial in found.trials:
+        span = f"{trial.value:.4f} ({min(trial.values):.4f} to {max(trial.values):.4f})"
+        lines.append(f"  {span}   {_words(trial.settings)}")
+    lines.append("")
+    if found.best is found.present:
+        return [*lines, "The settings as they are came out best. Nothing to change."]
+    lines += [f"Best: {_words(found.best.settings)}, {found.gain:.1%} better than as it is."]
+    if not found.is_clear:
+        lines.append(f"WARNING: that is within noise ({_noise(found)}); keep what you have.")
+    lines += [
+        "It is best on this workload; try it on another day's before you trust it. Nothing was applied. To apply:"
+    ]
+    return [*lines, *_to_apply(found.best.settings, policy)]
+
+
+def _to_apply(settings: Settings, policy: str) -> list[str]:
+    own = {name: value for name, value in settings.items() if not name.startswith(ROOM)}
+    room = {name.removeprefix(ROOM): value for name, value in settings.items() if name.startswith(ROOM)}
+    lines = []
+    if own:
+        inside = ", ".join(f"{name}: {value:g}" for name, value in own.items())
+        lines.append(
+            f"  policy: {{name: {policy.removesuffix(LATE)}, settings: {{{inside}}}}}     # of the pool"
+        )
+    if room:
+        lines.append("  late binding: " + ", ".join(f"{name}={value:g}" for name, value in room.items()))
+    return lines
+
+
+def _noise(found: Found) -> str:
+    return "one seed can't tell" if len(found.best.values) < 2 else f"{found.noise:.1%} over these seeds"
+
+
+def _words(settings: Settings) -> str:
+    return " ".join(f"{name}={value:g}" for name, value in settings.items()) or "as it is"
+
+
+def _record(found: Found, given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "policy": given["policy"],
+        "objective": given["objective"],
+        "best": found.best.settings,
+        "gain": round(found.gain, 6),
+        "clear": found.is_clear,
+        "trials": [{"settings": trial.settings, "values": trial.values} for trial in found.trials],
+    }
