@@ -239,6 +239,11 @@ def test_a_body_of_millions_of_lists_is_refused_before_it_is_parsed(path: str, p
     assert refused(path, piece * 3_000_000) == "too_many_parts"
 
 
+def test_a_body_of_millions_of_keys_is_refused_before_it_is_parsed() -> None:
+    body = b"{" + b",".join([b'"%d":1' % i for i in range(900_000)]) + b"}"
+    assert refused("/v1/chat/completions", body) == "too_many_parts"
+
+
 def test_a_long_text_may_hold_brackets() -> None:
     assert prompt_of(CHAT, chat(user("[{(" * 100_000)))
 

@@ -80,8 +80,9 @@ def _find(path: str) -> Dialect | None:
     return None
 
 
-def _nests(body: bytes) -> int:
-    return body.count(b"[") + body.count(b"{")
+def _makes_many(body: bytes) -> bool:
+    """Whether parsing would make so many lists, objects or keys that it would hold up everybody else."""
+    return body.count(b"[") + body.count(b"{") > _MOST_NESTS or body.count(b'":') > _MOST_NESTS
 
 
 def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
@@ -92,7 +93,7 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
     dialect = find(path)
     if dialect is None:
         raise Unreadable("no_dialect")
-    if len(body) > _LARGE and _nests(bytes(body)) > _MOST_NESTS:
+    if len(body) > _LARGE and _makes_many(bytes(body)):
         raise Unreadable("too_many_parts")
     try:
         parsed = orjson.loads(body)
