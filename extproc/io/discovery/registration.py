@@ -16,6 +16,8 @@ from typing import Any
 
 import orjson
 import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from extproc.config import RedisSettings
@@ -101,12 +103,17 @@ def registration_keys(prefix: str, pool: str) -> tuple[str, str]:
 
 
 def connect(settings: RedisSettings) -> Any:
-    """A client with the settings' deadline for each round trip."""
+    """A client with the settings' deadline for each round trip.
+
+    A call is repeated once: the kept connection may be one to a Redis that has restarted since, and everything
+    said here may be said twice.
+    """
     return redis.asyncio.Redis.from_url(
         settings.url,
         socket_timeout=settings.deadline,
         socket_connect_timeout=settings.deadline,
         health_check_interval=0,
+        retry=Retry(NoBackoff(), 1),
     )
 
 
