@@ -134,12 +134,12 @@ def _http2() -> Tree:
 
 
 def _health_check() -> Tree:
-    """Twice a second, also without traffic (Envoy's default is once a minute then): a gateway that comes back
-    steers within a second, one that drains gets no new streams after half of one."""
+    """Four times a second, also without traffic (Envoy's default is once a minute then): a gateway that comes back
+    steers a quarter of a second later, one that drains gets no new streams after half of one."""
     return {
         "timeout": "1s",
-        "interval": "0.5s",
-        "no_traffic_interval": "0.5s",
+        "interval": "0.25s",
+        "no_traffic_interval": "0.25s",
         "unhealthy_threshold": 2,
         "healthy_threshold": 1,
         "grpc_health_check": {"service_name": SERVICE},

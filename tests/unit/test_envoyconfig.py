@@ -125,7 +125,7 @@ def test_a_dead_or_slow_gateway_is_passed_by() -> None:
     assert gateways["outlier_detection"]["max_ejection_percent"] == 100
     (check,) = gateways["health_checks"]
     assert check["grpc_health_check"] == {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"}
-    assert check["no_traffic_interval"] == check["interval"] == "0.5s"
+    assert check["no_traffic_interval"] == check["interval"] == "0.25s"
 
 
 def test_a_stream_of_a_dead_gateway_is_given_to_another() -> None:
