@@ -25,7 +25,9 @@ from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock, logs
 from extproc.io.admin import Admin
 from extproc.io.collector import Collector, Target
+from extproc.io.discovery.build import build
 from extproc.io.explaining import explain
+from extproc.io.following import PoolFollower
 from extproc.io.metrics import Metrics
 from extproc.io.operator import OperatorDesk
 from extproc.io.policy_follower import POLL, Follower, shown
@@ -44,6 +46,8 @@ _log = structlog.get_logger("kvsteer")
 _MESSAGE_ROOM = 2**20
 #: Seconds between looks at warm-ups, breakers, back-offs and drains.
 _TICK = 0.1
+#: Replicas a pool's index is divided among where they are discovered and their number is not known beforehand.
+_FLEET = 16
 #: Seconds between sweeps of what is too old in the prefix index.
 _SWEEP = 5.0
 
@@ -61,7 +65,10 @@ class Gateway:
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
         self._open = 0
         self._stopping = False
-        self._collectors = [self._collector(pool) for pool in settings.pools if pool.metrics.enabled]
+        self._collectors = {
+            pool.name: self._collector(pool) for pool in settings.pools if pool.metrics.enabled
+        }
+        self._followers = [self._follow_sources(pool) for pool in settings.pools if pool.discovery.any]
         self.operator = OperatorDesk(self.steering.pools, settings.redis.prefix, bool(settings.redis.url))
         self.registry = self._registry()
         self.follower = self._follower()
@@ -96,8 +103,9 @@ class Gateway:
         await self.admin.start()
         await self.transport.start()
         self.write_eds()
-        for collector in self._collectors:
+        for collector in self._collectors.values():
             await collector.start()
+        await asyncio.gather(*(follower.start(self.tasks) for follower in self._followers))
         self.tasks.every("lives", _TICK, self._tick)
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
@@ -116,7 +124,7 @@ class Gateway:
         _log.info("draining", open_streams=self._open)
         await asyncio.sleep(self.settings.grpc.drain_notice)
         await self.transport.stop(self.settings.grpc.drain)
-        for collector in self._collectors:
+        for collector in self._collectors.values():
             await collector.stop()
         await self.tasks.close()
         if self.follower is not None:
@@ -148,6 +156,8 @@ class Gateway:
         """Write each pool's EDS file where the settings name a folder; Envoy follows the rename."""
         if self.settings.envoy.eds_dir:
             for pool in self.settings.pools:
+                if pool.discovery.any:
+                    continue  # its follower writes it
                 write_eds(self.settings.envoy.eds_dir, pool.name, eds_document(pool))
 
     # -- what the parts call ---------------------------------------------------------------------------
@@ -245,6 +255,25 @@ class Gateway:
         collector.set_targets({r.address: _target(settings, r.address, r.metrics) for r in settings.replicas})
         return collector
 
+    def _follow_sources(self, settings: PoolSettings) -> PoolFollower:
+        pool = next(pool for pool in self.steering.pools if pool.name == settings.name)
+        collector = self._collectors.get(settings.name)
+
+        def on_members(members: dict[str, str]) -> None:
+            if collector is not None:
+                targets = {a: _target(settings, a, metrics) for a, metrics in members.items()}
+                collector.set_targets(targets)
+
+        return PoolFollower(
+            pool,
+            build(settings.name, settings.replicas, settings.discovery, self.settings.redis),
+            grace=settings.discovery.grace,
+            limit=settings.discovery.limit,
+            on_members=on_members,
+            on_left=lambda address: self.metrics.forget_replica(settings.name, address),
+            eds_dir=self.settings.envoy.eds_dir,
+        )
+
 
 def _target(pool: PoolSettings, address: str, metrics_url: str) -> Target:
     url = metrics_url or f"http://{address}{pool.metrics.path}"
@@ -292,15 +321,17 @@ def _build_pool(settings: PoolSettings, now: float) -> Pool:
         policy_settings=settings.policy.settings,
         traits=traits,
         ttl=settings.index.ttl,
-        max_entries=settings.index.entries // len(settings.replicas),
+        max_entries=settings.index.entries
+        // max(len(settings.replicas), _FLEET if settings.discovery.any else 1),
         now=now,
     )
     if settings.shadow.name:
         rng = random.Random()  # noqa: S311 - as above
         shadow = Shadow(settings.shadow.name, settings.shadow.settings, rng)
         pool.adopt(settings.policy.name, settings.policy.settings, shadow)
-    for replica in settings.replicas:
-        pool.join(replica.address, now)
+    if not settings.discovery.any:
+        for replica in settings.replicas:
+            pool.join(replica.address, now)
     return pool
 
 

@@ -6,6 +6,7 @@ goes, and add up to its score; what no setting explains is `other`.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from extproc.core.decide import Decision
 from extproc.core.policies import Ask
@@ -34,7 +35,8 @@ def parts_of(decision: Decision, rng: Rng) -> dict[str, list[float]]:
         total = list(policy.choose(ask, 1, rng).scores)
         parts = {"backlog": backlogs_of(ask.replicas, ask.now), "uncached": _uncached(ask)}
         for part, settings in _BEHIND.items():
-            without = replace(policy, **dict.fromkeys(settings, 0.0)).choose(ask, 1, rng).scores
+            zero: dict[str, Any] = dict.fromkeys(settings, 0.0)
+            without = replace(policy, **zero).choose(ask, 1, rng).scores
             parts[part] = _less(total, without)
     except Exception:  # numbers from which no cost can be made; the table is shown without
         return {}

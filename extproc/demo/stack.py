@@ -75,9 +75,7 @@ class Stack:
         if self.settings.redis_url is None:
             self.start_redis()
         self.start_engines()
-        self.gateway_ports = [(free_port(), free_port()) for _ in range(self.settings.gateways)]
-        for number in range(self.settings.gateways):
-            self.start_gateway(number)
+        self.start_gateways()
         self.start_envoy()
 
     def close(self) -> None:
@@ -124,6 +122,12 @@ class Stack:
             )
             child.wait_until(lambda child=child, n=replicas: len(_listening(child)) == n, _READY)  # type: ignore[misc]
             self.replicas += _listening(child)
+
+    def start_gateways(self) -> None:
+        """Every gateway, on free ports."""
+        self.gateway_ports = [(free_port(), free_port()) for _ in range(self.settings.gateways)]
+        for number in range(self.settings.gateways):
+            self.start_gateway(number)
 
     def start_gateway(self, number: int) -> None:
         """One gateway; ready when its admin port says so."""

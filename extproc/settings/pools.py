@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from extproc.addresses import parse_address
 from extproc.quantities import Address, Duration, Number, Whole, show_duration
 from extproc.settings.base import Settings, form
+from extproc.settings.discovery import DiscoverySettings
 
 
 class ReplicaSettings(Settings):
@@ -166,7 +167,10 @@ class PoolSettings(Settings):
     engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "triton", "llamacpp"] = Field(
         default="auto", description="whose metric names are read"
     )
-    replicas: list[Replica] = Field(min_length=1, description="the engine endpoints")
+    replicas: list[Replica] = Field(default_factory=list, description="the engine endpoints")
+    discovery: DiscoverySettings = Field(
+        default_factory=DiscoverySettings, description="where replicas are found beside that list"
+    )
     policy: Annotated[PolicySettings, BeforeValidator(_policy)] = Field(
         default_factory=PolicySettings, description="how a replica is chosen"
     )
@@ -177,6 +181,12 @@ class PoolSettings(Settings):
     headroom: HeadroomSettings = Field(default_factory=HeadroomSettings)
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
     index: IndexSettings = Field(default_factory=IndexSettings)
+
+    @model_validator(mode="after")
+    def _has_replicas(self) -> Self:
+        if not self.replicas and not self.discovery.any:
+            raise ValueError("has neither replicas nor discovery; give one of them")
+        return self
 
     @field_validator("replicas")
     @classmethod

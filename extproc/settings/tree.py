@@ -1,6 +1,8 @@
 """The whole settings tree."""
 
-from pydantic import Field, field_validator
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
@@ -42,6 +44,17 @@ class GatewaySettings(Settings):
                 raise ValueError(f"two are named {name!r}; rename one")
         _check_models(pools)
         return pools
+
+    @model_validator(mode="after")
+    def _discovery_has_what_it_needs(self) -> Self:
+        for number, pool in enumerate(self.pools):
+            if pool.discovery.any and not self.envoy.eds_dir:
+                raise ValueError(
+                    f"pools[{number}].discovery needs envoy.eds_dir, or Envoy never hears of what is found; set it"
+                )
+            if pool.discovery.redis.enabled and not self.redis.url:
+                raise ValueError(f"pools[{number}].discovery.redis needs redis.url; set it")
+        return self
 
 
 def _check_models(pools: list[PoolSettings]) -> None:

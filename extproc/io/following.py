@@ -1,0 +1,83 @@
+"""A pool whose replicas are discovered: joins, leaves and farewells reach pool, collector and Envoy."""
+
+import asyncio
+from collections.abc import Callable
+
+from extproc.core.membership import Changes
+from extproc.core.pool import Pool
+from extproc.envoyconfig import eds_text, write_eds
+from extproc.io import clock
+from extproc.io.discovery import Discovery, Source
+from extproc.io.tasks import Supervisor
+
+#: Seconds a start waits for the sources' first answers; requests that come before find no replica.
+_PATIENCE = 3.0
+_CAUSE = "discovery"
+
+
+class PoolFollower:
+    """Keeps one pool like its sources say.
+
+    Args:
+        pool: who joins and leaves.
+        sources: where replicas are found.
+        grace: seconds an empty answer must stand.
+        limit: most replicas.
+        on_members: given address -> metrics URL ("" for the usual one) whenever the set changes.
+        on_left: given the address of each that left.
+        eds_dir: folder of Envoy's EDS files; "" for none.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        sources: list[Source],
+        *,
+        grace: float,
+        limit: int,
+        on_members: Callable[[dict[str, str]], None],
+        on_left: Callable[[str], None],
+        eds_dir: str,
+    ) -> None:
+        self._pool = pool
+        self._on_members = on_members
+        self._on_left = on_left
+        self._eds_dir = eds_dir
+        self._changed = asyncio.Event()
+        self.discovery = Discovery(pool.name, sources, self._take, clock.monotonic, grace=grace, limit=limit)
+
+    async def start(self, tasks: Supervisor) -> None:
+        """Follow from now on, and wait a moment for the first answers."""
+        tasks.start(f"discovery {self._pool.name}", self.discovery.run)
+        if self._eds_dir:
+            tasks.start(f"eds {self._pool.name}", self._keep_eds)
+        await self.discovery.first(_PATIENCE)
+
+    def _take(self, changes: Changes) -> None:
+        now, pool = clock.monotonic(), self._pool
+        for endpoint in changes.joined:  # those found at the start have served all along, as far as we know
+            pool.join(endpoint.address, now, None if changes.first else now)
+        for address in changes.left:
+            pool.leave(address)
+            self._on_left(address)
+        for endpoint in changes.terminating:
+            if replica := pool.get(endpoint.address):
+                replica.drain(_CAUSE, now)
+        for endpoint in changes.returned:  # an operator's drain stays
+            replica = pool.get(endpoint.address)
+            if replica and replica.life.cause == _CAUSE:
+                replica.undrain(_CAUSE, now)
+        members = self.discovery.membership.endpoints
+        self._on_members({address: endpoint.metrics for address, endpoint in members.items()})
+        self._changed.set()
+
+    async def _keep_eds(self) -> None:
+        """Write Envoy's file for every change, one at a time and off the loop: it is synced to disk."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            addresses = [
+                address for address, e in self.discovery.membership.endpoints.items() if not e.terminating
+            ]
+            text = eds_text(self._pool.name, addresses)
+            await asyncio.to_thread(write_eds, self._eds_dir, self._pool.name, text)
