@@ -89,6 +89,7 @@ class Replica:
     """
 
     __slots__ = (
+        "_counted",
         "_failures",
         "_headroom",
         "_pace",
@@ -146,7 +147,7 @@ class Replica:
         self.occupancy = 0.0
         #: Whether the next sequence would wait for a slot, or find KV use above KV_FREE.
         self.crowded = False
-        #: Share of its KV cache that live requests take, by telemetry or own books, whichever is more.
+        #: Share of its KV cache that live requests take: by telemetry, and own books for what was sent since.
         self.kv_load = 0.0
         #: Tokens of its sequences per token of its KV cache, prefixes shared between them counted each time: what
         #: every step reads. Above 1 where much is shared.
@@ -164,6 +165,8 @@ class Replica:
         #: Requests of other senders at the last two samples. A sample is late, and shows what ended since; only
         #: what both show counts.
         self._strangers: tuple[float, float] | None = None
+        #: Tokens in the books at the last sample: what came since is not in it.
+        self._counted = 0
 
     def observe(self, sample: Sample) -> None:
         """Take in a sample of this incarnation."""
@@ -177,6 +180,7 @@ class Replica:
         self.headroom = self._headroom.score
         seen = (sample.running or 0.0) + (sample.waiting or 0.0)
         beyond = max(seen - self.books.requests, 0.0)
+        self._counted = self.books.tokens
         self._strangers = (self._strangers[1] if self._strangers else beyond, beyond)
         self.recount()
         self._failures = 0
@@ -218,9 +222,12 @@ class Replica:
 
         They change with one replica at a time and are read for all of them at every decision.
         """
-        used = self.context = self.books.tokens / self.kv_tokens
-        if self.sample is not None:
-            used = max(used, self.sample.kv_used or 0.0)
+        tokens = self.books.tokens
+        used = self.context = tokens / self.kv_tokens
+        if (
+            self.sample is not None and self.sample.kv_used is not None
+        ):  # prefixes that requests share count once
+            used = self.sample.kv_used + max(tokens - self._counted, 0) / self.kv_tokens
         strangers = min(self._strangers) if self._strangers else 0.0
         self.occupancy = (self.books.requests + strangers) / self.max_running
         self.kv_load = used

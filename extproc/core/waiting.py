@@ -46,7 +46,7 @@ class RoomSettings:
 
     `order`: "shortest" (least uncached work first, with aging) or "fcfs". `most` bounds the policy's w: what waits
     here keeps to its cached prefix without being charged much for leaving it. `patience`: seconds for which room is
-    left for another gateway's request; some two journal delays. `requests` and `tokens` bound what one gateway
+    left for another gateway's request; some five journal delays. `requests` and `tokens` bound what one gateway
     holds; beyond, requests are bound at arrival.
     """
 
@@ -55,7 +55,7 @@ class RoomSettings:
     cap: float = 60.0
     order: str = "shortest"
     most: float = 5.0
-    patience: float = 0.05
+    patience: float = 0.1
     requests: int = 1000
     tokens: int = 50_000_000
 
