@@ -240,13 +240,3 @@ def test_replicas_are_sampled_while_a_session_thinks_and_nothing_else_is_there()
     outcome = simulation(late=True).run([first])
     assert outcome.ttft[1] < 1.0, "the turn after a long pause waited, since all telemetry had gone stale"
     assert not outcome.troubles
-
-
-def test_a_prefix_that_requests_share_counts_once_in_kv_use() -> None:
-    sim = simulation(fleet=uniform_fleet(1, EngineSettings(kv_tokens=100_000)))
-    sim.run(rows(40, gap=0.05, tokens=10_300, output=400, shared=20))
-    replica = sim.gateways[0].pool.get("r0")
-    assert replica is not None
-    # 40 prompts of 10,300 tokens are four caches full when each is counted whole; in truth 10,240 tokens are shared.
-    assert replica.crowded is False
-    assert replica.kv_load < 0.8
