@@ -5,7 +5,9 @@ import gc
 import random
 import secrets
 import signal
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -179,6 +181,13 @@ class Gateway:
                 replica=decision.replica.address if decision and decision.replica else None,
                 seconds=round(seconds, 6),
             )
+
+    def failed(self, exchange: Exchange, error: Exception) -> None:
+        """The gateway itself failed on an exchange: told and counted, with no word of the request."""
+        self.metrics.internal_errors.inc()
+        frames = traceback.extract_tb(error.__traceback__)[-3:]
+        where = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
+        _log.error("exchange failed", error=type(error).__name__, where=where)
 
     def ended(self, exchange: Exchange) -> None:
         """A stream is over."""

@@ -9,7 +9,6 @@ from rich.table import Table
 
 from extproc.cli.admin_port import admin_option, call, json_option
 
-
 #: Columns of a table that no terminal bounds.
 _PIPED_WIDTH = 160
 

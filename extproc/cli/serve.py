@@ -27,6 +27,12 @@ def command(path: str) -> None:
 
     try:
         _run(serve(settings))
+    except (
+        ConfigError,
+        ValueError,
+    ) as error:  # what only shows when the parts are built: files, tokens, URLs
+        click.echo(f"{path}: {error}", err=True)
+        sys.exit(2)
     except OSError as error:
         click.echo(f"kvsteer: {error}", err=True)
         sys.exit(1)

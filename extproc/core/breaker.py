@@ -4,7 +4,8 @@
     open       its time is over         -> half open
     half open  the probe succeeds       -> closed
                the probe fails          -> open, for twice as long, up to the longest
-               the probe is cancelled   -> half open; its place is free again
+               it is cancelled, or has
+               no verdict for a while   -> half open; its place is free again
 
 Failures are what says the engine is broken: no connection, a reset, a 5xx, a time-out. What says that the
 request was wrong (4xx) or that the engine is full (429, or 503 with Retry-After) opens nothing: it is pushback,
@@ -44,8 +45,8 @@ class BreakerSettings:
     longest: float = 8.0
     #: Pushback without a Retry-After counts for this long; one with it at most for `most_pushback`.
     pushback: float = 1.0
-    most_pushback: float = 60.0
-    #: How long after its end a probe's verdict is waited for; verdicts come in batches.
+    most_pushback: float = 15.0
+    #: How long a probe's verdict is waited for before the next may try; verdicts come in batches.
     patience: float = 2.0
     #: Outcomes remembered within the window.
     memory: int = 200
@@ -70,7 +71,7 @@ class Breaker:
         "_open_for",
         "_outcomes",
         "_probe",
-        "_probe_left",
+        "_probed_at",
         "_settings",
         "_until",
         "pushed_until",
@@ -84,7 +85,7 @@ class Breaker:
         self._open_for = settings.first
         self._until = 0.0
         self._probe: str | None = None
-        self._probe_left: float | None = None  # when the probe's exchange ended without a verdict
+        self._probed_at = 0.0  # when the probe was sent
         self.state = CLOSED
         #: Until when the engine asked to be left alone; 0 when it did not.
         self.pushed_until = 0.0
@@ -97,10 +98,10 @@ class Breaker:
             self.state, self._probe = HALF_OPEN, None
         return self.state == HALF_OPEN and self._probe is None
 
-    def sent(self, key: str) -> None:
+    def sent(self, key: str, now: float) -> None:
         """An exchange was sent there; when half open it is the probe."""
         if self.state == HALF_OPEN and self._probe is None:
-            self._probe, self._probe_left = key, None
+            self._probe, self._probed_at = key, now
 
     def ended(self, key: str, said: str, now: float, retry_after: float | None = None) -> bool:
         """An exchange ended with a verdict; True when the breaker opened or closed.
@@ -126,18 +127,16 @@ class Breaker:
         if key == self._probe:
             self._probe = None
 
-    def over(self, key: str, now: float) -> None:
-        """An exchange's stream ended; its verdict may still be on its way, or never come (a client left)."""
-        if key == self._probe:
-            self._probe_left = now
-
     def tick(self, now: float) -> None:
-        """A probe that ended without a verdict for too long was given up: its place is free again."""
-        if self._probe_left is not None and now - self._probe_left > self._settings.patience:
-            self._probe = self._probe_left = None
+        """A probe without a verdict for `patience` frees its place: its client left, or its answer is long.
+
+        An engine that fails fails soon; one that streams for minutes is not kept out meanwhile.
+        """
+        if self._probe is not None and now - self._probed_at > self._settings.patience:
+            self._probe = None
 
     def _probe_ended(self, said: str, now: float) -> bool:
-        self._probe = self._probe_left = None
+        self._probe = None
         if said == FAILURE:
             self._open_for = min(self._open_for * 2, self._settings.longest)
             self._open(now)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from extproc.core.cost import prefill_work
-from extproc.core.fleet import SLOW, Replica
+from extproc.core.fleet import SLOW, SOFT, Replica
 from extproc.core.ledger import Ledger
 from extproc.core.lifecycle import WARMING
 from extproc.core.policies import Ask, Choice
@@ -139,7 +139,8 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
 def _candidates(pool: Pool, decision: Decision, rng: Rng, now: float) -> list[Replica]:
     """Replicas that may be chosen, those that warm up for their share of the requests.
 
-    If that leaves none, the stale ones serve (R8), and then those that warm up; the decision says so.
+    If that leaves none, the stale ones serve (R8), and then those that are only rather not chosen (SOFT); the
+    decision says so.
     """
     replicas = pool.replicas
     found = [
@@ -153,9 +154,9 @@ def _candidates(pool: Pool, decision: Decision, rng: Rng, now: float) -> list[Re
     if not found:
         found = [r for r in replicas if r.barred is None]
         decision.trouble = "all_stale" if found else ""
-    if not found:
-        found = [r for r in replicas if r.barred == WARMING]
-        decision.trouble = "all_warming" if found else ""
+    if not found:  # a replica that may be ill is a better answer than none; drained and sleeping ones are not
+        found = [r for r in replicas if r.barred in SOFT]
+        decision.trouble = "last_resort" if found else ""
     return found
 
 

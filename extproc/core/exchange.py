@@ -116,12 +116,10 @@ class Exchange:
             return self._leave(NOT_EXT_PROC)
         return _NEUTRAL.get(kind, _SILENCE)
 
-    def end(self, now: float) -> None:
+    def end(self) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
         self.state = OVER
         self._steering.ledger.release(self._key)
-        if self.decision is not None and self.decision.replica is not None:
-            self.decision.replica.breaker.over(self.request_id, now)
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
         self._read_headers(message.request_headers.headers)
@@ -162,13 +160,15 @@ class Exchange:
         except Unreadable as error:
             self.why = error.reason
             if rules.unreadable_passes or error.reason == "no_dialect":
-                return self._decide(_opaque(body), now, UNREADABLE)
+                return self._decide(_opaque(body, error), now, UNREADABLE)
             return self._refuse(BAD_REQUEST, error.reason)
         return self._decide(prompt, now, STEERED)
 
     def _decide(self, prompt: Prompt | None, now: float, outcome: str) -> Reply:
         steering = self._steering
         pool = steering.pool_for(prompt.model if prompt else "")
+        if pool is None and outcome == UNREADABLE:
+            pool = steering.pools[0]  # an engine is to answer it; which models there are is not its fault
         if pool is None:
             return self._refuse(UNKNOWN_MODEL)
         at_headers = self.state == START
@@ -200,9 +200,14 @@ def _text(header: pb.HeaderValue) -> str:
     return header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
 
 
-def _opaque(body: bytes) -> Prompt:
-    """A request of which only the size is known: it still costs tokens."""
-    return Prompt(dialect="opaque", kind="generate", size=len(body))
+#: What can't be read because it is no prompt at all: the engine refuses it, so it costs no prompt work.
+_NO_PROMPT = frozenset({"no_dialect", "not_json", "bad_encoding", "wrong_shape"})
+
+
+def _opaque(body: bytes, error: Unreadable) -> Prompt:
+    """A request of which only the model, at most, and the size are known."""
+    size = 0 if error.reason in _NO_PROMPT else len(body)
+    return Prompt(dialect="opaque", kind="generate", model=getattr(error, "model", ""), size=size)
 
 
 _INVALID = "invalid_request_error"

@@ -45,6 +45,10 @@ _PACE_STEPS = 15
 KV_FREE: Final = 0.8
 
 # Why a replica is no candidate. A closed set: it labels metrics and records.
+#: Reasons that say "rather not", from which the last resort is taken when nobody else is left: what an engine
+#: answered to some may not hold for others, and metrics that can't be fetched say nothing of requests.
+SOFT: Final = frozenset({"breaker", "pushback", "backoff", "warming"})
+
 # Beside these words it may be a state of core/lifecycle.py.
 STALE: Final = "stale"
 KV_CEILING: Final = "kv_ceiling"
@@ -209,6 +213,8 @@ class Replica:
             return None
         if sample.asleep:
             return ASLEEP
+        if now >= self.fresh_until:
+            return None  # what it said of its KV is too old to hold against it; it is stale
         full = sample.kv_used is not None and sample.kv_used >= self.traits.kv_ceiling
         return KV_CEILING if full else None
 
@@ -262,7 +268,7 @@ class Replica:
     def sent(self, request_id: str, now: float) -> None:
         """A request was sent there; while the breaker is half open it is the one probe."""
         if self.breaker.state == HALF_OPEN:
-            self.breaker.sent(request_id)
+            self.breaker.sent(request_id, now)
             self.refresh(now)
 
     def answered(self, request_id: str, status: int | None, retry_after: float | None, now: float) -> None:

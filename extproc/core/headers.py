@@ -20,7 +20,7 @@ OWNED_NAMES: Final = frozenset({"x-mirror-cluster"})
 #: Removed on every path, seen or not, so that a copy that hides (a trailer, a late filter) goes too.
 ALWAYS_REMOVED: Final = (DESTINATION, POOL, EXPECTED_HIT, REQUEST_ID, "x-mirror-cluster")
 
-_PLAIN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")
+_PLAIN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
 
 
 def is_owned(name: str) -> bool:

@@ -166,10 +166,13 @@ class PrefixIndex:
     # -- writing ---------------------------------------------------------------------------------------
 
     def place(self, number: int, chain: Chain, now: float) -> None:
-        """Note that a slot holds, or is about to hold, every hash of the chain. Unknown slots are ignored."""
+        """Note that a slot holds, or is about to hold, every hash of the chain.
+
+        Unknown slots are ignored, and so are chains that no cache of its size can hold.
+        """
         slot = self._slots.get(number)
-        if slot is None:
-            return
+        if slot is None or chain.ends[-1] >> _UNIT_SHIFT > slot.capacity:
+            return  # a prompt larger than the cache leaves nothing of itself, and must not evict all else
         if slot.added * _EPOCH_SHARE >= slot.capacity or self._is_old(slot, now):
             self._next_epoch(number, slot, now)
         self._mark(number, slot, chain)

@@ -108,10 +108,16 @@ _LENGTH = [bytes((size,)) if size < 0x80 else bytes((size & 0x7F | 0x80, size >>
 
 
 def _field(tag: bytes, data: bytes) -> bytes:
-    """A length-delimited field: tag, length as a varint, bytes (below 16 KiB)."""
+    """A length-delimited field: tag, length as a varint, bytes."""
     size = len(data)
-    length = _LENGTH[size] if size < 256 else bytes((size & 0x7F | 0x80, size >> 7))
-    return tag + length + data
+    if size < 256:
+        return tag + _LENGTH[size] + data
+    length = bytearray()
+    while size >= 0x80:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return tag + bytes(length) + data
 
 
 def refuse(status: int, message: str, kind: str, code: str, *, retry_after: int | None = None) -> bytes:

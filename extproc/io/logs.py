@@ -1,11 +1,30 @@
 """Structured logs on standard error. No prompt text, header value or credential is ever handed to a logger."""
 
+import contextlib
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
 from extproc.config import LogSettings
+
+
+class _Patient:
+    """A stream whose reader may be gone: what can't be written is lost, and nobody else notices."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except (OSError, ValueError):
+            return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def configure(settings: LogSettings) -> None:
@@ -23,6 +42,6 @@ def configure(settings: LogSettings) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_Patient(sys.stderr)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )

@@ -119,6 +119,11 @@ class Metrics:
             ["pool"],
             registry=registry,
         )
+        self.internal_errors = Counter(
+            "kvsteer_internal_errors",
+            "Exchanges on which the gateway itself failed; they went on unsteered.",
+            registry=registry,
+        )
         self.redis_errors = Counter(
             "kvsteer_redis_errors", "Redis calls that failed or ran out of time.", registry=registry
         )

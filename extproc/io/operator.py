@@ -1,6 +1,7 @@
 """What operators ask of replicas: drains, kept in Redis so that every gateway and every restart honours them.
 
-Key, with a TTL of a day past the last change (PREFIX from the settings):
+Key, with a TTL of a day past the last gateway's beat (PREFIX from the settings); its field `*` says that it was not
+lost, so that an emptied Redis ends no drain:
 
     PREFIX:operator:POOL    hash   address -> JSON {"deadline": epoch seconds or null, "who", "at": epoch seconds}
 
@@ -8,7 +9,7 @@ A drain asked for here counts at once, in Redis with the next beat, and in the o
 Redis it counts in this gateway only, and the answer says so.
 """
 
-import getpass
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ _TTL = 86_400
 #: Longest deadline of a drain, seconds: a week.
 _MOST = 7 * 86_400.0
 _CAUSE = "operator"
+#: Field that is there as long as Redis has not lost the hash: an absent order then means "undrained".
+_MARK = b"*"
 
 
 class OperatorDesk:
@@ -51,14 +54,32 @@ class OperatorDesk:
 
     async def sync(self, redis: Any) -> None:
         """Write what was ordered here, then follow what stands in Redis. Raises what the client raises."""
-        for (name, address), value in list(self._pending.items()):
-            key = self._key(name)
-            await (redis.hset(key, address, value) if value is not None else redis.hdel(key, address))
-            await redis.expire(key, _TTL)
-            if self._pending.get((name, address)) is value:
-                del self._pending[name, address]
         for pool in self._pools:
-            self._follow(pool, await redis.hgetall(self._key(pool.name)))
+            await self._sync_pool(redis, pool)
+
+    async def _sync_pool(self, redis: Any, pool: Pool) -> None:
+        key = self._key(pool.name)
+        standing = await redis.hgetall(key)
+        if (
+            _MARK not in standing
+        ):  # Redis was emptied, or this is the first order of all: say again what holds
+            self._assert(pool)
+        for (name, address), value in list(self._pending.items()):
+            if name == pool.name:
+                await (redis.hset(key, address, value) if value is not None else redis.hdel(key, address))
+                if self._pending.get((name, address)) is value:
+                    del self._pending[name, address]
+        await redis.hset(key, _MARK, b"{}")
+        await redis.expire(key, _TTL)
+        self._follow(pool, await redis.hgetall(key))
+
+    def _assert(self, pool: Pool) -> None:
+        now = clock.monotonic()
+        for replica in pool.replicas:
+            life = replica.life
+            if life.state == QUIESCING and life.cause == _CAUSE:
+                until = None if life.deadline is None else clock.wall() + life.deadline - now
+                self._pending.setdefault((pool.name, replica.address), _order_of(until))
 
     def _key(self, pool: str) -> str:
         return f"{self._prefix}:operator:{pool}"
@@ -83,9 +104,7 @@ class OperatorDesk:
         def order(pool: Pool, replica: Replica) -> bool:
             now = clock.monotonic()
             until = None if patience is None else clock.wall() + patience
-            self._pending[pool.name, replica.address] = orjson.dumps(
-                {"deadline": until, "who": getpass.getuser(), "at": clock.wall()}
-            )
+            self._pending[pool.name, replica.address] = _order_of(until)
             return replica.drain(_CAUSE, now, None if patience is None else now + patience)
 
         return self._order(request, order)
@@ -98,6 +117,8 @@ class OperatorDesk:
         return self._order(request, order)
 
     def _order(self, request: web.Request, order: Callable[[Pool, Replica], bool]) -> web.Response:
+        if "Origin" in request.headers:  # browsers send it with every such call from another page; we do not
+            return _answer({"error": "orders are not taken from web pages; use kvsteer drain"}, 403)
         address = request.match_info["address"]
         found = [(pool, replica) for pool in self._pools if (replica := pool.get(address))]
         if not found:
@@ -117,6 +138,10 @@ class OperatorDesk:
         )
 
 
+def _order_of(until: float | None) -> bytes:
+    return orjson.dumps({"deadline": until, "who": f"uid {os.getuid()}", "at": clock.wall()})
+
+
 def _patience(text: str) -> float | None:
     """Seconds out of the query; None for no deadline. Raises ValueError with a sentence."""
     if not text:
@@ -125,8 +150,8 @@ def _patience(text: str) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds <= _MOST:
-        raise ValueError(f"deadline must be seconds above 0 and up to {_MOST:.0f}, as in ?deadline=600")
+    if not 1 <= seconds <= _MOST:
+        raise ValueError(f"deadline must be seconds from 1 to {_MOST:.0f}, as in ?deadline=600")
     return seconds
 
 

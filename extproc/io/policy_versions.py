@@ -81,6 +81,16 @@ class Version:
         }
 
 
+#: Highest number of a version: what JSON readers everywhere can hold.
+_MOST_NUMBER = 2**53
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 < value < _MOST_NUMBER:
+        raise ValueError
+    return value
+
+
 def read_version(text: bytes) -> Version:
     """A version out of its JSON; keys that are not known here are ignored.
 
@@ -94,7 +104,7 @@ def read_version(text: bytes) -> Version:
             ShadowSettings.model_validate(found.get("shadow") or {}),
         )
         return Version(
-            number=int(found["version"]),
+            number=_number(found["version"]),
             chosen=chosen,
             who=str(found["who"])[:MOST_WHO],
             at=float(found["when"]),

@@ -14,6 +14,9 @@ from extproc.io import clock
 #: For each candidate: its sample, headroom and requests in flight at the moment of a decision.
 State = list[tuple[Sample | None, float | None, int]]
 
+#: Characters of a model's or adapter's name that a record keeps.
+_NAME = 128
+
 
 class Records:
     """A ring of the last `size` exchanges that came to a decision."""
@@ -39,6 +42,8 @@ class Records:
         decision = exchange.decision
         if decision is not None and decision.prompt is not None:
             decision.prompt.chains = []
+            decision.prompt.model = decision.prompt.model[:_NAME]
+            decision.prompt.adapter = decision.prompt.adapter[:_NAME]
 
     def last(self, count: int) -> list[dict[str, Any]]:
         """The newest `count` records, newest first, ready for JSON."""
@@ -97,8 +102,8 @@ def request_of(decision: Decision) -> dict[str, Any]:
         known |= {
             "dialect": prompt.dialect,
             "kind": prompt.kind,
-            "model": prompt.model[:128],
-            "adapter": prompt.adapter[:128],
+            "model": prompt.model[:_NAME],
+            "adapter": prompt.adapter[:_NAME],
             "bytes": prompt.size,
             "max_output": prompt.max_output,
             "n": prompt.n,

@@ -14,6 +14,10 @@ class Watcher(Protocol):
         """It was decided, refused or let go; `seconds` is what the gateway's own work on it took."""
         ...
 
+    def failed(self, exchange: Exchange, error: Exception) -> None:
+        """The gateway itself failed on it; the stream is closed with OK and the request goes on unsteered."""
+        ...
+
     def ended(self, exchange: Exchange) -> None:
         """Its stream is over."""
         ...
@@ -34,7 +38,12 @@ class ExchangeSession:
         """The answer, whether to close the stream, and whether the request is settled."""
         exchange = self._exchange
         began = self._clock()
-        reply: Reply = exchange.receive(data, began)
+        try:
+            reply: Reply = exchange.receive(data, began)
+        except Exception as error:  # a fault of ours must not cost the client its request
+            self._settled = True
+            self._watcher.failed(exchange, error)
+            return None, True, True
         if not self._settled and exchange.state in (DECIDED, OVER):
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
@@ -42,5 +51,5 @@ class ExchangeSession:
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""
-        self._exchange.end(self._clock())
+        self._exchange.end()
         self._watcher.ended(self._exchange)

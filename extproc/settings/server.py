@@ -1,6 +1,7 @@
 """Settings of the gateway process itself."""
 
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -51,6 +52,15 @@ class RedisSettings(Settings):
     def _scheme(cls, url: str) -> str:
         if url and not url.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("is no Redis URL; write redis://HOST:PORT/DATABASE, or rediss:// for TLS")
+        try:
+            port = urlsplit(url).port
+        except ValueError:
+            port = 0
+        if port == 0 or "?" in url:  # never with the URL's own words: it may hold a password
+            raise ValueError(
+                "can't be split into host and port; write redis://:PASSWORD@HOST:PORT/DATABASE without options, "
+                "and / ? # @ : in the password as %2F %3F %23 %40 %3A"
+            )
         return url
 
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+import redis
 
 from extproc.demo.drive import Outcome, ask
 from extproc.demo.stack import Stack, StackSettings
@@ -186,3 +188,34 @@ async def test_a_slow_replica_is_found_weighted_down_and_back_when_it_is_well() 
         while share() < 1.0:
             assert time.monotonic() - began < 120, f"share {share()} two minutes after it was well"
             await load(stack, 5.0, rate=40.0)
+
+
+async def test_every_replica_failing_is_answered_and_recovered_from(stack: Stack) -> None:
+    for replica in stack.replicas:
+        control(replica, error={"status": 500, "share": 1.0})
+    during = await load(stack, 3.0)
+    assert Counter(o.failure for o in during) == {"status 500": len(during)}, (
+        "the engines' own answers, no 503"
+    )
+    for replica in stack.replicas:
+        control(replica, error=None)
+    await load(stack, 10.0, rate=20.0)
+    after = await load(stack, 1.0)
+    assert not [o.failure for o in after if o.failure]
+    assert all(row["breaker"] == "closed" for row in stack.admin("/replicas")["replicas"])
+
+
+def test_a_drain_outlives_an_emptied_redis_and_no_web_page_may_order_one() -> None:
+    with Stack(StackSettings(replicas=2, engine=QUICK)) as stack:
+        target = stack.replicas[0]
+        assert kvsteer(stack, "drain", target, "--no-wait").returncode == 0
+        with redis.Redis.from_url(stack.redis_url) as client:
+            until(lambda: client.hexists("kvsteer:operator:demo", target), 8, "the order stands in Redis")
+            client.flushall()
+            until(lambda: client.hexists("kvsteer:operator:demo", target), 8, "the order is said again")
+        assert excluded(stack, target) == "quiescing"
+        url = f"http://127.0.0.1:{stack.gateway_ports[0][1]}/replicas/{target}/undrain"
+        request = urllib.request.Request(url, b"", {"origin": "https://evil.example"}, method="POST")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(request, timeout=5)
+        assert excluded(stack, target) == "quiescing"

@@ -33,6 +33,9 @@ class Recorder:
         assert 0 <= seconds < 5
         self.settled_outcomes.append(exchange.outcome)
 
+    def failed(self, exchange: Any, error: Exception) -> None:
+        raise AssertionError("the exchange failed") from error
+
     def ended(self, exchange: Any) -> None:
         self.ended_count += 1
 

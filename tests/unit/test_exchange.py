@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from extproc.core.exchange import DECIDED, OVER, Exchange
 from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
+from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
 from extproc.pb import ext_proc_pb2 as pb
 from tests.unit.messages import (
@@ -144,7 +145,7 @@ def test_a_request_id_that_is_no_plain_token_is_never_echoed(bad: str) -> None:
 def test_the_same_conversation_goes_where_it_is_warm() -> None:
     mind = steering(replicas=8)
     first, _ = steered(mind, chat("x" * 9000))
-    first.end(2.0)
+    first.end()
     assert first.decision is not None
     for turn in range(5):
         later = {
@@ -157,7 +158,7 @@ def test_the_same_conversation_goes_where_it_is_warm() -> None:
         exchange, _ = steered(mind, later, now=100.0 + turn)
         assert exchange.decision is not None
         assert exchange.decision.replica is first.decision.replica
-        exchange.end(2.0)
+        exchange.end()
 
 
 @pytest.mark.parametrize(
@@ -223,13 +224,63 @@ def test_several_pools_are_told_apart_by_a_header_and_a_new_route() -> None:
 
 def test_no_candidate_is_503_with_retry_after() -> None:
     mind = steering(replicas=1)
-    mind.pools[0].failed("10.0.0.1:8000", "connect", 0.5)
+    only = mind.pools[0].get("10.0.0.1:8000")
+    assert only is not None
+    only.drain("operator", 0.5)
     exchange, reply = steered(mind, chat())
     assert (exchange.outcome, reply.immediate_response.status.code) == ("no_candidate", 503)
     names = {o.header.key: o.header.raw_value for o in reply.immediate_response.headers.set_headers}
     assert names["retry-after"] == b"1"
     assert names["content-type"] == b"application/json"
     assert len(mind.ledger) == 0
+
+
+@pytest.mark.parametrize("status", [500, 429, None])
+def test_replicas_that_may_be_ill_serve_when_nobody_else_is_left(status: int | None) -> None:
+    mind = steering(replicas=2)
+    for replica in mind.pools[0].replicas:
+        for number in range(3):
+            replica.answered(str(number), status, 60.0 if status == 429 else None, 0.5)
+        assert replica.excluded(0.5)
+    exchange, reply = steered(mind, chat())
+    assert set_headers(reply)[DESTINATION]
+    assert exchange.decision is not None
+    assert exchange.decision.trouble == "last_resort"
+
+
+def test_lost_metrics_do_not_take_traffic_down() -> None:
+    mind = steering(replicas=2)
+    for replica in mind.pools[0].replicas:
+        mind.pools[0].failed(replica.address, "connect", 0.5)
+    _, reply = steered(mind, chat())
+    assert set_headers(reply)[DESTINATION]
+
+
+def test_a_full_cache_that_was_told_long_ago_is_not_held_against_a_replica() -> None:
+    mind = steering(replicas=1)
+    pool = mind.pools[0]
+    pool.observe("10.0.0.1:8000", Sample(at=1.0, kv_used=1.0))
+    assert steered(mind, chat(), now=2.0)[0].outcome == "no_candidate"
+    pool.tick(100.0)
+    exchange, _ = steered(mind, chat(), now=100.0)
+    assert exchange.decision is not None
+    assert exchange.decision.trouble == "all_stale"
+
+
+def test_owned_headers_of_any_size_are_removed_without_a_broken_answer() -> None:
+    name = "x-gateway-" + "a" * 20_000
+    exchange = Exchange(steering())
+    data = request_headers("/v1/models", end=True, method="GET", **{name: "1"})
+    assert name in mutation(answer(exchange.receive(data, 1.0).data)).remove_headers
+
+
+def test_an_upload_that_is_no_prompt_costs_no_prompt_work() -> None:
+    mind = steering(replicas=1)
+    exchange = Exchange(mind)
+    exchange.receive(request_headers("/v1/audio/transcriptions"), 1.0)
+    exchange.receive(request_body(b"\x00" * 1_000_000), 1.0)
+    assert mind.pools[0].replicas[0].books.pending == 0
+    assert mind.pools[0].busy.rho(1, 1.0) == 0
 
 
 def test_stale_replicas_serve_when_all_are_and_that_is_said() -> None:
@@ -242,8 +293,8 @@ def test_the_end_releases_the_charge_once_whatever_the_state() -> None:
     mind = steering()
     exchange, _ = steered(mind, chat())
     assert mind.ledger.tokens > 0
-    exchange.end(2.0)
-    exchange.end(2.0)
+    exchange.end()
+    exchange.end()
     assert (mind.ledger.tokens, exchange.state) == (0, OVER)
 
 
@@ -272,7 +323,7 @@ def test_no_bytes_raise_and_the_ledger_is_empty_after_the_end(messages: list[byt
     for data in messages:
         if exchange.receive(data, 1.0).close:
             break
-    exchange.end(2.0)
+    exchange.end()
     assert mind.ledger.tokens == 0
 
 

@@ -101,6 +101,14 @@ def test_the_count_is_bounded_for_entries_without_weight() -> None:
     assert index.count(slot) <= 50
 
 
+def test_a_prompt_larger_than_the_cache_evicts_nothing() -> None:
+    index = index_of(100 * 1024)
+    index.place(0, chain(1, 2, 3), 0.0)
+    index.place(0, chain(*range(1000, 1101)), 1.0)
+    assert index.match([1, 2, 3]) == {0: 3}
+    assert index.match([1000]) == {}
+
+
 def test_forgetting_takes_back_only_what_is_named() -> None:
     index = index_of(10**6, 10**6)
     index.place(0, chain(1, 2, 3), 0.0)
