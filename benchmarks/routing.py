@@ -226,7 +226,7 @@ def main() -> None:
     options.add_argument(
         "--limit", type=int, help="only the first rows of the trace (bars are for all of it)"
     )
-    options.add_argument("--full", action="store_true", help="matrix: three fresh seeds instead of one")
+    options.add_argument("--full", action="store_true", help="matrix: all 32 rows, three seeds, longer")
     options.add_argument("--requests", type=int, default=1_000_000, help="big: how many")
     args = options.parse_args()
     if args.what in ("trace", "gateways", "speed"):
