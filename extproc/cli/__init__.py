@@ -21,6 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "explain": ("extproc.cli.explain", "Where a request would go now, and why: the whole table."),
     "policy": ("extproc.cli.policy", "What a pool chooses by: see, change, put back, in running gateways."),
+    "tune": (
+        "extproc.cli.tune",
+        "Search a policy's settings on a trace or generated traffic; applies nothing.",
+    ),
     "replicas": ("extproc.cli.replicas", "Show what a gateway believes of each replica."),
     "drain": ("extproc.cli.drain", "Take a replica out of service, and watch it run empty."),
     "undrain": ("extproc.cli.undrain", "Put a drained replica back into service."),
