@@ -15,8 +15,11 @@ class ConfigError(KvsteerError):
 class Unreadable(KvsteerError):
     """A request body is not what its path promises. Raised by dialects; the exchange passes or rejects it.
 
-    `reason` is a short fixed word for metrics and records, never text from the request.
+    `reason` is a short fixed word for metrics and records, never text from the request. `model` is the model the
+    request names, where that much could be read; it finds the pool.
     """
+
+    model: str = ""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

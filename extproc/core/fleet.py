@@ -41,6 +41,9 @@ _PACE_HOLD = 0.75
 #: Most steps away from the configured speed: a factor of 8.
 _PACE_STEPS = 15
 
+#: Largest KV cache that is believed, in tokens: a thousand times what one node holds today.
+_MOST_TOKENS = 10**12
+
 #: KV use up to which a cache counts as free; above it a penalty sets in (R13).
 KV_FREE: Final = 0.8
 
@@ -177,7 +180,7 @@ class Replica:
         self.sample = sample
         if sample.max_running:
             self.max_running = sample.max_running
-        if sample.kv_capacity:
+        if sample.kv_capacity and sample.kv_capacity <= _MOST_TOKENS:
             self.kv_tokens = sample.kv_capacity
         self.pace.observe(sample)
         self._headroom.update(sample, self.max_running)

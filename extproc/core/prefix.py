@@ -77,6 +77,18 @@ class ChainWriter:
         self._hashes: list[int] = []
         self._ends: list[int] = []
 
+    def fork(self) -> "ChainWriter":
+        """A writer that goes on from here by itself: what many prompts begin with is hashed once."""
+        other = ChainWriter(self._hash, self._parts)
+        other._size, other._marked = self._size, self._marked
+        other._hashes, other._ends = self._hashes.copy(), self._ends.copy()
+        return other
+
+    @property
+    def length(self) -> int:
+        """Hashes so far."""
+        return len(self._hashes)
+
     def spend(self, parts: int) -> None:
         """Count `parts` messages or parts about to be written, before any work is done on them."""
         self._parts -= parts

@@ -364,3 +364,27 @@ def inner_places(value: object):
     for key in keys:
         yield value, key
         yield from inner_places(value[key])
+
+
+def test_a_name_of_thousands_of_characters_is_no_name_and_the_model_is_told_for_what_cant_be_read() -> None:
+    long = "m" * 5000
+    for field in ("model", "lora_path", "cache_salt"):
+        body = orjson.dumps({"model": "demo", "messages": [{"role": "user", "content": "x"}], field: long})
+        assert refused("/v1/chat/completions", body) == "wrong_shape", field
+    with pytest.raises(Unreadable) as caught:
+        read("/v1/embeddings", orjson.dumps({"model": "b", "input": ["x"] * 3000}), Limits())
+    assert (caught.value.reason, caught.value.model) == ("too_many_members", "b")
+
+
+def test_what_the_members_of_a_batch_share_is_hashed_once() -> None:
+    """A query of 4 MiB before 2,048 documents would be 8 GiB of hashing; its chains alone 8 million hashes."""
+    body = orjson.dumps({"model": "demo", "query": "a" * 2**22, "documents": ["a"] * 2048})
+    assert refused("/v1/rerank", body) == "too_many_parts"
+    small = read("/v1/rerank", orjson.dumps({"query": "q" * 5000, "documents": ["a", "b"]}), Limits())
+    first, second = small.chains
+    assert first.hashes[:5] == second.hashes[:5]
+    assert first.hashes[-1] != second.hashes[-1]
+    image = orjson.dumps({"text": ["a"] * 2048, "image_data": "x" * 2**22})
+    assert len(read("/generate", image, Limits()).chains) == 2048
+    sampling = orjson.dumps({"text": "a", "sampling_params": [{}] * 3000})
+    assert refused("/generate", sampling) == "too_many_members"

@@ -20,7 +20,7 @@ from extproc.core.dialects import (
     tgi_generate,
     vllm_generate,
 )
-from extproc.core.dialects.base import Dialect, Limits
+from extproc.core.dialects.base import MOST_NAME, Dialect, Limits
 from extproc.core.dialects.shared_path import SharedPath
 from extproc.core.prompt import Prompt
 from extproc.errors import Unreadable
@@ -102,4 +102,9 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
         raise Unreadable("too_deep" if deep else "not_json") from None
     if type(parsed) is not dict:
         raise Unreadable("wrong_shape")
-    return dialect.read(parsed, limits)
+    try:
+        return dialect.read(parsed, limits)
+    except Unreadable as error:
+        model = parsed.get("model")
+        error.model = model if type(model) is str and len(model) <= MOST_NAME else ""
+        raise

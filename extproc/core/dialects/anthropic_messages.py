@@ -1,6 +1,6 @@
 """Anthropic's messages, as vLLM, SGLang and others serve them."""
 
-from extproc.core.dialects.base import Body, Limits, output_limit, start_of, with_fields, word, wrong_shape
+from extproc.core.dialects.base import Body, Limits, named, output_limit, start_of, with_fields, wrong_shape
 from extproc.core.dialects.content import ROLES, write_content, write_list, write_messages
 from extproc.core.prefix import ChainWriter, tag
 from extproc.core.prompt import Prompt
@@ -27,8 +27,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     return Prompt(
         dialect=NAME,
         kind="generate",
-        model=word(body.get("model")),
-        adapter=word(body.get("lora_path")),
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
         chains=[chain],
         size=chain.ends[-1],
         max_output=output_limit(body, "max_tokens"),

@@ -56,6 +56,19 @@ def word(value: object) -> str:
     raise wrong_shape()
 
 
+#: Longest name of a model, an adapter or a salt, in characters. Real ones have a hundred; each member of a batch
+#: hashes them.
+MOST_NAME = 4096
+
+
+def named(value: object) -> str:
+    """A name or salt that may be left out. Raises `Unreadable` for anything else, and above MOST_NAME."""
+    text = word(value)
+    if len(text) > MOST_NAME:
+        raise wrong_shape()
+    return text
+
+
 def count(value: object, most: int) -> int | None:
     """A count from 0 to `most`, larger ones clamped; None when unsaid or absurd. A bool is not a count."""
     if type(value) is int or (type(value) is float and value == value // 1):
@@ -107,10 +120,10 @@ _NAME_KEPT = 256
 
 def start_of(body: Body, limits: Limits) -> int:
     """Where the chains of `body` start: model, adapter, both salts and the switches of its template."""
-    model = word(body.get("model"))
+    model = named(body.get("model"))
     if _NOT_PLAIN.isdisjoint(body):
         return _plain_start(model) if len(model) <= _NAME_KEPT else seed(model)
-    start = seed(model, *(word(body.get(name)) for name in _SEED_WORDS))
+    start = seed(model, *(named(body.get(each)) for each in _SEED_WORDS))
     return with_fields(start, body, _SWITCH_TAGS, limits)
 
 

@@ -1,6 +1,6 @@
 """OpenAI's chat completions, with the fields vLLM, SGLang and TGI add to them."""
 
-from extproc.core.dialects.base import Body, Limits, choices, output_limit, start_of, word
+from extproc.core.dialects.base import Body, Limits, choices, named, output_limit, start_of
 from extproc.core.dialects.content import write_list, write_messages
 from extproc.core.prefix import ChainWriter, tag
 from extproc.core.prompt import Chain, Prompt
@@ -29,8 +29,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     return Prompt(
         dialect=NAME,
         kind="generate",
-        model=word(body.get("model")),
-        adapter=word(body.get("lora_path")),
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
         chains=[chain],
         size=chain.ends[-1],
         max_output=output_limit(body, "max_completion_tokens", "max_tokens"),

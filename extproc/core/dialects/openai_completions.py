@@ -5,11 +5,11 @@ from extproc.core.dialects.base import (
     Limits,
     choices,
     members,
+    named,
     output_limit,
     raw_chain,
     start_of,
     total,
-    word,
 )
 from extproc.core.prompt import Prompt
 
@@ -25,8 +25,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     return Prompt(
         dialect=NAME,
         kind="generate",
-        model=word(body.get("model")),
-        adapter=word(body.get("lora_path")),
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
         chains=chains,
         size=total(chains),
         token_ids=type(prompts[0]) is list,

@@ -1,6 +1,6 @@
 """OpenAI's embeddings: the input forms of completions, or a chat (vLLM)."""
 
-from extproc.core.dialects.base import Body, Limits, members, raw_chain, start_of, total, word
+from extproc.core.dialects.base import Body, Limits, members, named, raw_chain, start_of, total
 from extproc.core.dialects.openai_chat import chat_chain
 from extproc.core.prompt import Prompt
 
@@ -19,8 +19,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     return Prompt(
         dialect=NAME,
         kind="embed",
-        model=word(body.get("model")),
-        adapter=word(body.get("lora_path")),
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
         chains=chains,
         size=total(chains),
         token_ids=ids,

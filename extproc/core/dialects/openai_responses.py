@@ -1,6 +1,15 @@
 """OpenAI's responses: instructions and a string, or a list of items of many kinds."""
 
-from extproc.core.dialects.base import Body, Limits, output_limit, start_of, with_fields, word, wrong_shape
+from extproc.core.dialects.base import (
+    Body,
+    Limits,
+    named,
+    output_limit,
+    start_of,
+    with_fields,
+    word,
+    wrong_shape,
+)
 from extproc.core.dialects.content import ROLES, role_tag, write_content, write_list, write_value
 from extproc.core.prefix import ChainWriter, canonical, tag
 from extproc.core.prompt import Prompt
@@ -40,8 +49,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     return Prompt(
         dialect=NAME,
         kind="generate",
-        model=word(body.get("model")),
-        adapter=word(body.get("lora_path")),
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
         chains=[chain],
         size=chain.ends[-1],
         max_output=output_limit(body, "max_output_tokens"),

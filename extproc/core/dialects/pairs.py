@@ -1,6 +1,6 @@
 """Pairs of texts for a cross-encoder, as rerank and score send them: one chain per pair."""
 
-from extproc.core.dialects.base import Body, Limits, start_of, total, word, write_raw, wrong_shape
+from extproc.core.dialects.base import Body, Limits, named, start_of, total, write_raw, wrong_shape
 from extproc.core.dialects.content import NEXT, write_content
 from extproc.core.prefix import ChainWriter, canonical, tag
 from extproc.core.prompt import Chain, Prompt
@@ -8,6 +8,9 @@ from extproc.errors import Unreadable
 
 _OBJECT = tag("pair:object")
 _SECOND = tag("pair:second")
+
+#: Most hashes that the shared first text may give to all pairs together, each of which keeps its own: 16 MB.
+_MOST_HASHES = 1_000_000
 
 
 def texts(value: object) -> list[object]:
@@ -36,15 +39,20 @@ def pairs_prompt(
         raise wrong_shape()
     if len(seconds) > limits.max_members:
         raise Unreadable("too_many_members")
-    if len(firsts) == 1:
-        firsts = firsts * len(seconds)
     start = start_of(body, limits)
-    chains = [_pair(start, first, second, limits) for first, second in zip(firsts, seconds, strict=True)]
+    if len(firsts) == 1:
+        begun = _begun(start, firsts[0], limits)
+        if begun.length * len(seconds) > _MOST_HASHES:
+            raise Unreadable("too_many_parts")
+        chains = [_pair(begun.fork(), second, limits) for second in seconds]
+    else:
+        pairs = zip(firsts, seconds, strict=True)
+        chains = [_pair(_begun(start, first, limits), second, limits) for first, second in pairs]
     return Prompt(
         dialect=name,
         kind="rerank",
-        model=word(body.get("model")),
-        adapter=word(body.get("lora_path")),
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
         chains=chains,
         size=total(chains),
         token_ids=all(type(item) is list for item in (*firsts, *seconds)),
@@ -52,10 +60,14 @@ def pairs_prompt(
     )
 
 
-def _pair(start: int, first: object, second: object, limits: Limits) -> Chain:
+def _begun(start: int, first: object, limits: Limits) -> ChainWriter:
     writer = ChainWriter(start, limits.max_parts)
     _write_text(writer, first, limits)
     writer.mark()
+    return writer
+
+
+def _pair(writer: ChainWriter, second: object, limits: Limits) -> Chain:
     writer.data(_SECOND, b"")
     _write_text(writer, second, limits)
     return writer.chain()

@@ -2,20 +2,23 @@
 
 from typing import Any
 
+from xxhash import xxh3_64_digest
+
 from extproc.core.dialects.base import (
     Body,
     Limits,
     choices,
     members,
+    named,
     output_limit,
     total,
-    word,
     write_raw,
     wrong_shape,
 )
 from extproc.core.dialects.content import media_source
 from extproc.core.prefix import ChainWriter, seed, tag
 from extproc.core.prompt import Chain, Prompt
+from extproc.errors import Unreadable
 
 NAME = "sglang_generate"
 PATHS: tuple[str, ...] = ("/generate",)
@@ -30,13 +33,14 @@ def read(body: Body, limits: Limits) -> Prompt:
     said = body.get("input_ids") if text is None else text
     prompts = members(said, limits)
     batch = prompts is said
-    chains = [_chain(body, prompt, at, batch, limits) for at, prompt in enumerate(prompts)]
-    sampling = _sampling(body.get("sampling_params"))
+    digests: dict[int, bytes] = {}
+    chains = [_chain(body, prompt, at, batch, limits, digests) for at, prompt in enumerate(prompts)]
+    sampling = _sampling(body.get("sampling_params"), limits)
     allowed = [output_limit(each, "max_new_tokens") for each in sampling]
     return Prompt(
         dialect=NAME,
         kind="generate",
-        model=word(body.get("model")),
+        model=named(body.get("model")),
         adapter=_nth(body.get("lora_path"), 0),
         chains=chains,
         size=total(chains),
@@ -47,10 +51,12 @@ def read(body: Body, limits: Limits) -> Prompt:
     )
 
 
-def _chain(body: Body, prompt: str | list[int], at: int, batch: bool, limits: Limits) -> Chain:
+def _chain(
+    body: Body, prompt: str | list[int], at: int, batch: bool, limits: Limits, digests: dict[int, bytes]
+) -> Chain:
     """The chain of member `at`; in a batch, lists of adapters, salts and media hold one for each member."""
     start = seed(
-        word(body.get("model")),
+        named(body.get("model")),
         _nth(body.get("lora_path"), at),
         _nth(body.get("cache_salt"), at),
         _nth(body.get("extra_key"), at),
@@ -60,32 +66,43 @@ def _chain(body: Body, prompt: str | list[int], at: int, batch: bool, limits: Li
         value = body.get(name)
         if batch and type(value) is list:
             value = value[at] if at < len(value) else None
-        _write_media(writer, kind, value, limits)
+        _write_media(writer, kind, value, limits, digests)
     write_raw(writer, prompt)
     return writer.chain()
 
 
-def _write_media(writer: ChainWriter, kind: int, value: object, limits: Limits) -> None:
-    """One medium or a list of them, as URL, file name, base64 or object; null for none."""
+def _write_media(
+    writer: ChainWriter, kind: int, value: object, limits: Limits, digests: dict[int, bytes]
+) -> None:
+    """One medium or a list of them, as URL, file name, base64 or object; null for none.
+
+    A medium that every member of a batch has is digested once: `digests` goes by the parsed value's identity.
+    """
     media = value if type(value) is list else [value]
     writer.spend(len(media))
     for medium in media:
-        if medium is not None:
-            writer.media(kind, media_source(medium, limits))
+        if medium is None:
+            continue
+        digest = digests.get(id(medium))
+        if digest is None:
+            digest = digests[id(medium)] = xxh3_64_digest(media_source(medium, limits))
+        writer.media(kind, digest)
 
 
 def _nth(value: object, at: int) -> str:
     """A word, or the word for member `at` of a list of them."""
     if type(value) is list:
         value = value[at] if at < len(value) else None
-    return word(value)
+    return named(value)
 
 
-def _sampling(value: Any) -> list[Body]:
+def _sampling(value: Any, limits: Limits) -> list[Body]:
     """Sampling parameters: one object for all, or a list with one for each; [{}] when unsaid."""
     if value is None or value == []:
         return [{}]
     each: list[Body] = value if type(value) is list else [value]
+    if len(each) > limits.max_members:
+        raise Unreadable("too_many_members")
     if any(type(item) is not dict for item in each):
         raise wrong_shape()
     return each

@@ -5,10 +5,10 @@ from extproc.core.dialects.base import (
     Body,
     Limits,
     choices,
+    named,
     output_limit,
     start_of,
     with_fields,
-    word,
     wrong_shape,
 )
 from extproc.core.dialects.content import NEXT
@@ -44,8 +44,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     return Prompt(
         dialect=NAME,
         kind="generate",
-        model=word(body.get("model")),
-        adapter=word(parameters.get("adapter_id")),
+        model=named(body.get("model")),
+        adapter=named(parameters.get("adapter_id")),
         chains=[chain],
         size=chain.ends[-1],
         max_output=output_limit(parameters, "max_new_tokens"),

@@ -4,11 +4,11 @@ from extproc.core.dialects.base import (
     Body,
     Limits,
     choices,
+    named,
     output_limit,
     raw_chain,
     start_of,
     with_fields,
-    word,
     wrong_shape,
 )
 from extproc.core.prefix import tag
@@ -35,8 +35,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     return Prompt(
         dialect=NAME,
         kind="generate",
-        model=word(body.get("model")),
-        adapter=word(body.get("lora_path")),
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
         chains=[chain],
         size=chain.ends[-1],
         token_ids=True,
