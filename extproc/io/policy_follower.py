@@ -48,6 +48,9 @@ class Follower:
         errors: polls that did not.
     """
 
+    #: Seconds between polls.
+    poll_every = POLL
+
     def __init__(
         self,
         store: VersionStore,
