@@ -114,9 +114,9 @@ def gateways(settings: GatewaySettings) -> Tree:
         "outlier_detection": {
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 2,
-            "interval": "1s",
-            "base_ejection_time": "1s",  # a passing health check ends it sooner
-            "max_ejection_time": "5s",
+            "interval": "0.25s",
+            "base_ejection_time": "0.25s",  # doubles; the health check is what tells, this only bridges to it
+            "max_ejection_time": "0.5s",
             "max_ejection_percent": 100,
         },
         "load_assignment": {
