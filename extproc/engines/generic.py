@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading, Series, parse_labels
-from extproc.engines.quantities import add, agreed, share, single, whole_number, without_copies
+from extproc.engines.quantities import add, agreed, capacity, share, single, whole_number, without_copies
 
 #: The fields that a setting may give a name to.
 FIELDS = (
@@ -104,7 +104,7 @@ class Generic:
             running=total("running"),
             waiting=total("waiting"),
             kv_used=share(_mean(series("kv_used"))),
-            kv_capacity=whole_number(total("kv_capacity")),
+            kv_capacity=capacity(total("kv_capacity")),
             block_size=agreed(whole_number(one.value) for one in series("block_size")),
             max_running=whole_number(total("max_running")),
             hit_tokens=total("hit_tokens"),

@@ -13,17 +13,24 @@ from extproc.engines.exposition import Reading, Series
 #: How far above 1 rounding may put a share before it is no share.
 _SHARE_SLACK = 1e-3
 
+#: Largest KV cache that is believed, in tokens. A token takes some KiB, so 10^12 would be petabytes; and it keeps
+#: products of two counts within 64 bits, which JSON writers need.
+_MOST_TOKENS = 10**12
+
 
 def plus(*parts: float | None) -> float | None:
     """The sum of parts; None where one is unknown."""
-    return math.fsum(part for part in parts if part is not None) if None not in parts else None
+    return add([part for part in parts if part is not None]) if None not in parts else None
 
 
 def add(values: Iterable[float]) -> float | None:
-    """The sum; None for no values, or where one of them is NaN."""
+    """The sum; None for no values, where one of them is NaN, and beyond what a float holds."""
     every = list(values)
-    total = math.fsum(every) if every else math.nan
-    return None if math.isnan(total) else total
+    try:
+        total = math.fsum(every) if every else math.nan
+    except OverflowError:
+        return None
+    return total if math.isfinite(total) else None
 
 
 def single(series: Sequence[Series]) -> float | None:
@@ -50,6 +57,12 @@ def whole_number(value: float | str | None) -> int | None:
     except ValueError:
         return None
     return int(number) if 1 <= number < 2**53 else None
+
+
+def capacity(count: float | None, size: float | None = 1) -> int | None:
+    """Tokens that fit: `count` of `size` tokens each; None where one is unknown, and outside 1..10^12."""
+    tokens = count * size if count is not None and size is not None else math.nan
+    return int(tokens) if 1 <= tokens <= _MOST_TOKENS else None
 
 
 def agreed(values: Iterable[int | None]) -> int | None:

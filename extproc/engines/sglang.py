@@ -16,6 +16,7 @@ from extproc.engines.exposition import Reader, Reading, Series
 from extproc.engines.quantities import (
     Ranks,
     agreed,
+    capacity,
     having,
     plus,
     quotient,
@@ -89,7 +90,7 @@ class Sglang:
             running=ranks.total(_RUNNING),
             waiting=plus(ranks.total(_WAITING), ranks.optional(_GRAMMAR)),
             kv_used=_kv_used(ranks),
-            kv_capacity=whole_number(ranks.total(_CAPACITY)),
+            kv_capacity=capacity(ranks.total(_CAPACITY)),
             block_size=agreed(whole_number(one.value) for one in reading.series(_PAGE)),
             hit_tokens=hits,
             query_tokens=queries,
@@ -154,6 +155,6 @@ def _from_loads(body: object, at: float) -> Sample:
         running=total("num_running_reqs"),
         waiting=total("num_waiting_reqs"),
         kv_used=share(quotient(total("token_usage"), len(loads))),
-        kv_capacity=whole_number(total("max_total_num_tokens")),
+        kv_capacity=capacity(total("max_total_num_tokens")),
         max_running=whole_number(total("max_running_requests")),
     )

@@ -5,7 +5,7 @@ KV use is what the running batch may grow to, of what fits: an upper bound, as T
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader
-from extproc.engines.quantities import Ranks, quotient, share, whole_number
+from extproc.engines.quantities import Ranks, capacity, quotient, share
 
 _RUNNING = "tgi_batch_current_size"
 _WAITING = "tgi_queue_size"
@@ -34,13 +34,13 @@ class Tgi:
     def parse(self, text: bytes, at: float) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
         told = Ranks(self._reader.read(text))
-        capacity = told.total(_CAPACITY)
+        most = told.total(_CAPACITY)
         return Sample(
             at=at,
             running=told.total(_RUNNING),
             waiting=told.total(_WAITING),
-            kv_used=share(quotient(told.total(_RESERVED), capacity)),
-            kv_capacity=whole_number(capacity),
+            kv_used=share(quotient(told.total(_RESERVED), most)),
+            kv_capacity=capacity(most),
             prompt_tokens=told.total(_PROMPT),
             generated_tokens=told.total(_GENERATED),
             tpot_sum=told.total(f"{_TPOT}_sum"),

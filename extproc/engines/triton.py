@@ -7,7 +7,7 @@ scheduled waits.
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading
-from extproc.engines.quantities import Ranks, agreed, having, quotient, share, whole_number
+from extproc.engines.quantities import Ranks, agreed, capacity, having, quotient, share, whole_number
 
 #: Label `request_type`: active, scheduled, waiting, max, context.
 _REQUESTS = "nv_trt_llm_request_metrics"
@@ -80,7 +80,7 @@ def _kv_capacity(reading: Reading) -> int | None:
         if most is None or size is None:
             return None
         total += most * size
-    return total
+    return capacity(total)
 
 
 def _model_names(reading: Reading) -> set[str]:

@@ -8,7 +8,7 @@ a second reader sees few or none, and an empty array tells nothing at all. Prefe
 from extproc.core.sample import Sample
 from extproc.engines import json_body
 from extproc.engines.exposition import Reader, Reading
-from extproc.engines.quantities import Ranks, agreed, plus, quotient, share, whole_number
+from extproc.engines.quantities import Ranks, agreed, capacity, plus, quotient, share, whole_number
 
 _RUNNING = "trtllm_num_requests_running"
 _WAITING = "trtllm_num_requests_waiting"
@@ -62,7 +62,7 @@ class TrtLlm:
             running=told.total(_RUNNING),
             waiting=told.total(_WAITING),
             kv_used=_kv_used(told.mean(_KV_USED), told.total(_USED_BLOCKS), max_blocks),
-            kv_capacity=_tokens(max_blocks, block_size),
+            kv_capacity=capacity(max_blocks, block_size),
             block_size=block_size,
             max_running=whole_number(told.total(*_MAX_BATCH)),
             hit_tokens=hits,
@@ -82,10 +82,6 @@ class TrtLlm:
 def _kv_used(ratio: float | None, used: float | None, most: float | None) -> float | None:
     told = share(quotient(used, most))
     return told if told is not None else share(ratio)
-
-
-def _tokens(blocks: float | None, block_size: int | None) -> int | None:
-    return whole_number(blocks * block_size) if blocks is not None and block_size is not None else None
 
 
 def _prefix_cache(reading: Reading, told: Ranks, size: int | None) -> tuple[float | None, float | None]:
@@ -118,7 +114,7 @@ def _from_iterations(body: object, at: float) -> Sample:
         running=json_body.number(newest.get("numActiveRequests")),
         waiting=json_body.number(newest.get("numQueuedRequests")),
         kv_used=share(quotient(used, most)),
-        kv_capacity=_tokens(most, block_size),
+        kv_capacity=capacity(most, block_size),
         block_size=block_size,
         max_running=whole_number(next((size for size in batch if size is not None), None)),
         hit_tokens=hits,

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading, Series
-from extproc.engines.quantities import Ranks, agreed, plus, share, single, whole_number, without_copies
+from extproc.engines.quantities import (
+    Ranks,
+    agreed,
+    capacity,
+    plus,
+    share,
+    single,
+    whole_number,
+    without_copies,
+)
 
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
@@ -104,9 +113,9 @@ def _kv_capacity(reading: Reading, ranks: Ranks, block_size: int | None) -> int 
     sizes = [_int_label(one, "kv_cache_size_tokens") for one in infos]
     known = [size for size in sizes if size is not None]
     if known and len(known) == len(sizes) and ranks.covers(infos):
-        return sum(known)
+        return capacity(sum(known))
     blocks = agreed(_int_label(one, "num_gpu_blocks") for one in infos)
-    return blocks * block_size if blocks is not None and block_size is not None else None
+    return capacity(blocks, block_size)
 
 
 def _int_label(one: Series, label: str) -> int | None:

@@ -18,6 +18,9 @@ MAX_HEAD = 2**16
 #: Most interim (1xx) answers before the real one, and most trailer lines behind a chunked body.
 _MAX_EXTRAS = 32
 
+#: Most chunks of one body: 0.1 s of work. 4 MiB in chunks of 1 KiB has 4,096.
+_MAX_CHUNKS = 2**14
+
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\r\n]*)?\r\n")
@@ -187,7 +190,7 @@ async def _read_body(
 async def _read_chunks(reader: asyncio.StreamReader, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
-    while True:
+    for _ in range(_MAX_CHUNKS):
         match = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
         if match is None:
             raise GetFailed("broken")
@@ -201,6 +204,8 @@ async def _read_chunks(reader: asyncio.StreamReader, limit: int) -> bytes:
         if not part.endswith(b"\r\n"):
             raise GetFailed("broken")
         parts.append(part[:-2])
+    else:
+        raise GetFailed("broken")
     await _skip_trailers(reader)
     return b"".join(parts)
 

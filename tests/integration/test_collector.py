@@ -266,6 +266,12 @@ def test_a_packed_answer_is_expanded_up_to_the_limit_and_no_further():
         expand(b"", "zstd", 1000)
 
 
+def test_a_packed_answer_of_more_members_than_anybody_sends_is_refused():
+    assert expand(gzip.compress(b"a") * 16, "gzip", 1000) == b"a" * 16
+    with pytest.raises(ScrapeFailed, match="broken"):
+        expand(gzip.compress(b"") * 17, "gzip", 1000)
+
+
 async def test_a_huge_answer_is_read_in_parts_and_means_the_same():
     """0.5 MB, 20,000 lines, the wanted ones at both ends."""
     filler = "".join(f'vllm:other_bucket{{le="{i}"}} {i}\n' for i in range(20_000)).encode()

@@ -162,6 +162,17 @@ async def test_answers_that_are_none_have_their_word_and_the_connection_is_dropp
     assert script.opened == 2
 
 
+async def test_endless_chunks_of_one_byte_are_given_up_after_a_bounded_number():
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    many, more = (b"1\r\na\r\n" * count + b"0\r\n\r\n" for count in (2**14 - 1, 2**14))
+    async with raw_server(Script([head + many], [head + more])) as port:
+        get = getter(port, limit=2**22)
+        assert (await get.get()).body == b"a" * (2**14 - 1)
+        get.close()
+        with pytest.raises(GetFailed, match="broken"):
+            await get.get()
+
+
 async def test_a_get_that_is_cancelled_drops_the_connection_and_the_next_one_is_clean():
     arrived = asyncio.Event()
     opened = 0

@@ -41,8 +41,8 @@ def test_what_only_looks_like_an_image_is_text() -> None:
 
 
 @pytest.mark.timeout(10)
-def test_half_a_million_images_never_closed_take_no_quadratic_time() -> None:
-    assert prompt_of("/", {"inputs": "![](http://" * 500_000}).size == 5_500_000
+def test_hundreds_of_thousands_of_images_never_closed_take_no_quadratic_time() -> None:
+    assert prompt_of("/", {"inputs": "![](http://" * 400_000}).size == 4_400_000
 
 
 def test_too_many_images_in_a_text_are_refused() -> None:

@@ -388,3 +388,52 @@ def test_what_the_members_of_a_batch_share_is_hashed_once() -> None:
     assert len(read("/generate", image, Limits()).chains) == 2048
     sampling = orjson.dumps({"text": "a", "sampling_params": [{}] * 3000})
     assert refused("/generate", sampling) == "too_many_members"
+
+
+def test_a_large_body_of_millions_of_scalars_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialects, "_LARGE", 1_000)
+    monkeypatch.setattr(dialects, "_MOST_COMMAS", 1_000)
+    assert read("/v1/completions", orjson.dumps({"prompt": [1] * 1_001}), Limits()).size == 4_004
+    monkeypatch.setattr(dialects.orjson, "loads", None)  # a call of it would be a TypeError
+    assert refused("/v1/completions", orjson.dumps({"prompt": [1] * 1_002})) == "too_many_parts"
+    assert refused("/v1/completions", b'"ab",' * 1_001) == "too_many_parts"
+
+
+def test_a_million_token_ids_and_long_prose_are_read() -> None:
+    assert read("/v1/completions", orjson.dumps({"prompt": [1] * 10**6}), Limits()).size == 4 * 10**6
+    prose = "Twelve words of prose, more or less, and then a full stop. " * 2**16
+    assert read("/v1/completions", orjson.dumps({"prompt": prose}), Limits()).size == 59 * 2**16
+
+
+def test_what_the_texts_of_a_batch_share_is_hashed_once_however_it_is_spelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = dialects.sglang_generate
+    seeds, sources = [], []
+    seed, source = module.seed, module.media_source
+    monkeypatch.setattr(module, "seed", lambda *words: seeds.append(words) or seed(*words))
+    monkeypatch.setattr(module, "media_source", lambda *said: sources.append(said) or source(*said))
+    for image in ("x" * 1000, {"url": "x" * 1000}, {"odd": ["x"] * 100}):
+        shared = {"model": "m", "lora_path": "a", "cache_salt": "s", "extra_key": "k", "image_data": image}
+        chains = read("/generate", orjson.dumps({"text": ["t"] * 100, **shared}), Limits()).chains
+        alone = read("/generate", orjson.dumps({"text": "t", **shared}), Limits()).chains
+        assert chains == alone * 100
+    assert (len(seeds), len(sources)) == (6, 6)
+
+
+def test_the_first_text_of_all_pairs_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, written = dialects.rerank.pairs_prompt.__globals__, []
+    write = module["_write_text"]
+    monkeypatch.setitem(module, "_write_text", lambda *said: written.append(said[1]) or write(*said))
+    prompt = read("/rerank", orjson.dumps({"query": "q" * 3000, "documents": ["a", "b", "c"]}), Limits())
+    assert written == ["q" * 3000, "a", "b", "c"]
+    pairs = [{"text_1": "q" * 3000, "text_2": second} for second in "abc"]
+    assert prompt.chains == [read("/score", orjson.dumps(pair), Limits()).chains[0] for pair in pairs]
+
+
+def test_the_hashes_of_a_first_text_are_bounded_over_all_pairs() -> None:
+    """100 KiB are 100 hashes: 2,000 pairs have 200,000 of them, 2,001 have more."""
+    query = "q" * 102_400
+    assert read("/rerank", orjson.dumps({"query": query, "documents": ["a"] * 2_000}), Limits())
+    body = {"model": "m", "query": query, "documents": ["a"] * 2_001}
+    assert refused("/rerank", body) == "too_many_parts"

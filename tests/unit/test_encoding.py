@@ -185,3 +185,25 @@ def test_a_damaged_body_gives_bytes_or_unreadable(data: st.DataObject, coding: s
     else:
         reason = "none"
     assert reason in ("bad_encoding", "too_large", "none")
+
+
+def zstd_of_empty_blocks(content: bytes, blocks: int) -> bytes:
+    """One frame without a size: `content` as an RFC 8878 raw block, then empty raw blocks of three bytes each."""
+    header = b"\x28\xb5\x2f\xfd\x00\x38"  # magic, no flags, window of 128 KiB
+    raw = (len(content) << 3).to_bytes(3, "little") + content
+    return header + raw + b"\0\0\0" * blocks + b"\1\0\0"
+
+
+def test_zstd_blocks_without_content_are_given_up_after_a_bounded_number_of_decoder_calls(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr("extproc.core.encoding._ZSTD_PIECES", 1_000)
+    # 8 bytes a call near the limit: 2,000 empty blocks are 6,000 bytes and 750 calls, 3,000 are 1,125
+    assert decode(zstd_of_empty_blocks(b"a" * 100, 2_000), "zstd", 100) == b"a" * 100
+    with pytest.raises(Unreadable, match="bad_encoding"):
+        decode(zstd_of_empty_blocks(b"a" * 100, 3_000), "zstd", 100)
+
+
+def test_a_zstd_body_that_does_not_shrink_is_read_up_to_the_limit() -> None:
+    data = random.Random(6).randbytes(4 << 20)
+    assert decode(zstd(data), "zstd", len(data)) == data

@@ -306,3 +306,17 @@ def test_vllm_is_recognised_by_its_names_also_in_the_first_line():
 def test_an_engine_that_is_not_known_is_refused_with_the_names_there_are():
     with pytest.raises(ValueError, match=r"engine 'vlm' is not known; known are vllm.*auto"):
         get("vlm")
+
+
+@pytest.mark.parametrize("blocks", ["62500000001", "9007199254740991"])
+def test_a_capacity_beyond_any_memory_is_unknown(blocks):
+    """16 * 62,500,000,000 is 10^12 tokens; 16 * 2^53 and more would not fit the integers of JSON writers."""
+    info = 'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{}"}} 1.0\n'
+    assert parse(info.format("62500000000")).kv_capacity == 10**12
+    assert parse(info.format(blocks)).kv_capacity is None
+    assert parse(info.format(blocks).replace("16", "9007199254740991")).kv_capacity is None
+
+
+def test_a_sum_beyond_what_a_float_holds_is_unknown():
+    running = 'vllm:num_requests_running{{model_name="{}"}} 1e308\n'
+    assert parse(running.format("a") + running.format("b")).running is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.engines.exposition import MAX_LINES, Reader, parse_labels
+from extproc.engines.exposition import MAX_LABELS, MAX_LINE, MAX_LINES, Reader, parse_labels
 
 reader = Reader(["up", "up_total", "load", "load_seconds_sum", "app:queue"])
 
@@ -138,3 +138,18 @@ def test_whatever_an_exporter_writes_comes_back(labels, value):
     inside = ",".join(f'{name}="{escape(text)}"' for name, text in labels.items())
     (one,) = reader.read(f"up{{{inside}}} {value!r}\n".encode()).series("up")
     assert (dict(one.labels), one.value) == (labels, value)
+
+
+def test_a_line_longer_than_any_engine_writes_is_unknown_and_its_labels_are_not_read():
+    def line(length):
+        return b'up{a="' + b"x" * (length - len(b'{a=""} 1')) + b'"} 1\n'
+
+    assert values(line(MAX_LINE), "up") == [1.0]
+    assert math.isnan(values(line(MAX_LINE + 1) + b"load 2\n", "up")[0])
+    assert values(line(MAX_LINE + 1) + b"load 2\n", "load") == [2.0]
+
+
+def test_more_labels_than_any_engine_writes_are_not_read_however_many_lines_they_are_on():
+    line = b"up{" + b'a="",' * 100 + b"} 1\n"
+    assert values(line * (MAX_LABELS // 100), "up") == [1.0] * (MAX_LABELS // 100)
+    assert values(line * (MAX_LABELS // 100) + b'up{a=""} 1\n', "up") == []

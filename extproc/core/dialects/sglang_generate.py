@@ -27,14 +27,22 @@ PATHS: tuple[str, ...] = ("/generate",)
 _MEDIA = {name: tag(f"sglang:{name}") for name in ("image_data", "video_data", "audio_data")}
 
 
+#: What a chain starts with, beside the model.
+_SEED_WORDS = ("lora_path", "cache_salt", "extra_key")
+
+
 def read(body: Body, limits: Limits) -> Prompt:
     """SGLang: {"text" or "input_ids": one or several, "sampling_params", "lora_path", "extra_key"}."""
     text = body.get("text")
     said = body.get("input_ids") if text is None else text
     prompts = members(said, limits)
     batch = prompts is said
+    starts = _starts(body, len(prompts))
     digests: dict[int, bytes] = {}
-    chains = [_chain(body, prompt, at, batch, limits, digests) for at, prompt in enumerate(prompts)]
+    chains = [
+        _chain(body, start, prompt, at if batch else None, limits, digests)
+        for at, (start, prompt) in enumerate(zip(starts, prompts, strict=True))
+    ]
     sampling = _sampling(body.get("sampling_params"), limits)
     allowed = [output_limit(each, "max_new_tokens") for each in sampling]
     return Prompt(
@@ -51,20 +59,27 @@ def read(body: Body, limits: Limits) -> Prompt:
     )
 
 
+def _starts(body: Body, count: int) -> list[int]:
+    """Where each chain starts; lists of adapters and salts hold one for each. What all share is hashed once."""
+    model, said = named(body.get("model")), [body.get(name) for name in _SEED_WORDS]
+    if not any(type(value) is list for value in said):
+        return [seed(model, *map(named, said))] * count
+    return [seed(model, *[_nth(value, at) for value in said]) for at in range(count)]
+
+
 def _chain(
-    body: Body, prompt: str | list[int], at: int, batch: bool, limits: Limits, digests: dict[int, bytes]
+    body: Body,
+    start: int,
+    prompt: str | list[int],
+    at: int | None,
+    limits: Limits,
+    digests: dict[int, bytes],
 ) -> Chain:
-    """The chain of member `at`; in a batch, lists of adapters, salts and media hold one for each member."""
-    start = seed(
-        named(body.get("model")),
-        _nth(body.get("lora_path"), at),
-        _nth(body.get("cache_salt"), at),
-        _nth(body.get("extra_key"), at),
-    )
+    """The chain of member `at` of a batch, where lists of media hold one for each, or of the only prompt."""
     writer = ChainWriter(start, limits.max_parts)
     for name, kind in _MEDIA.items():
         value = body.get(name)
-        if batch and type(value) is list:
+        if at is not None and type(value) is list:
             value = value[at] if at < len(value) else None
         _write_media(writer, kind, value, limits, digests)
     write_raw(writer, prompt)
