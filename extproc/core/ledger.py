@@ -80,7 +80,11 @@ class Books:
             done.append(key)
         for key in done:
             del self._prefilling[key], self._sent[key]
-        self.pending = max(self.pending, 0.0) if self._prefilling else 0.0
+        self._take(0.0)
+
+    def _take(self, work: float) -> None:
+        """Take work off the sum; rounding leaves nothing below zero, nor anything once all prompts are gone."""
+        self.pending = max(self.pending - work, 0.0) if self._prefilling else 0.0
 
     def send(
         self, key: int, uncached: float, tokens: int, now: float, speed: float, sent: float | None = None
@@ -108,7 +112,7 @@ class Books:
         for older in settled:
             self.pending -= self._prefilling.pop(older)
             work += self._sent.pop(older)[1]
-        self.pending = max(self.pending, 0.0) if self._prefilling else 0.0
+        self._take(0.0)
         return work, now - began
 
     def _up_to(self, key: int) -> list[int]:
@@ -125,10 +129,9 @@ class Books:
         """Take an exchange off, whatever ended it."""
         self.requests -= 1
         self.tokens -= tokens
-        self.pending -= self._prefilling.pop(key, 0.0)
+        left = self._prefilling.pop(key, 0.0)
         self._sent.pop(key, None)
-        if not self._prefilling:
-            self.pending = 0.0
+        self._take(left)
 
 
 class Bookkeeper(Protocol):

@@ -1,7 +1,7 @@
 """Books and ledger: what was sent counts at once and is released exactly once."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from extproc.core.fleet import Replica, Traits
@@ -129,6 +129,17 @@ _STEP = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_STEP, max_size=60), st.booleans())
+@example(  # rounding once left -1e-16 s of backlog here
+    [
+        ("charge", 2, 3638),
+        ("time", 0, 2340),
+        ("charge", 0, 292),
+        ("time", 0, 566),
+        ("time", 0, 732),
+        ("charge", 0, 0),
+    ],
+    True,
+)
 def test_any_sequence_leaves_the_books_sound_and_empty_at_the_end(
     steps: list[tuple[str, int, int]], signalled: bool
 ) -> None:
