@@ -6,7 +6,7 @@ from typing import Protocol
 
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
-from extproc.core.lifecycle import GONE
+from extproc.core.lifecycle import GONE, QUIESCING
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
 from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
@@ -145,6 +145,8 @@ class Pool:
         self.index.remove_slot(old.slot)
         slot = self.index.add_slot(self._capacity(old.kv_tokens), now)
         replica = Replica(address, slot, self.traits, now, old.incarnation + 1, started=now)
+        if old.life.state == QUIESCING:  # who drained it meant the endpoint, not the process
+            replica.drain(old.life.cause, now, old.life.deadline)
         self._set(replica)
         return replica
 

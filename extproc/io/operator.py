@@ -9,6 +9,7 @@ A drain asked for here counts at once, in Redis with the next beat, and in the o
 Redis it counts in this gateway only, and the answer says so.
 """
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -159,7 +160,9 @@ def _deadline(order: bytes, now: float) -> float | None:
     """The order's deadline on our clock; an order that can't be read has none."""
     try:
         until = orjson.loads(order)["deadline"]
-        return None if until is None else now + max(0.0, float(until) - clock.wall())
+        if type(until) not in (int, float) or not math.isfinite(until):
+            return None
+        return now + max(0.0, until - clock.wall())
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
 

@@ -114,6 +114,19 @@ def test_a_drained_replica_gets_nothing_and_is_gone_at_its_deadline() -> None:
     assert [r.address for r in p.replicas] == [B]
 
 
+def test_a_drain_survives_a_restart_of_the_engine() -> None:
+    p = pool()
+    replica = p.get(A)
+    assert replica is not None
+    p.observe(A, Sample(at=1.0, started=100.0))
+    replica.drain("operator", 1.5, deadline=50.0)
+    p.observe(A, Sample(at=2.0, started=900.0))
+    fresh = p.get(A)
+    assert fresh is not None
+    assert (fresh.incarnation, fresh.excluded(2.0), fresh.life.cause) == (2, "quiescing", "operator")
+    assert fresh.life.deadline == 50.0
+
+
 def test_a_joining_engine_gets_a_growing_share_of_requests() -> None:
     p = pool()
     joined = p.join("10.0.0.3:8000", 100.0, started=100.0)
