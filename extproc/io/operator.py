@@ -162,7 +162,7 @@ def _deadline(order: bytes, now: float) -> float | None:
         until = orjson.loads(order)["deadline"]
         if type(until) not in (int, float) or not math.isfinite(until):
             return None
-        return now + max(0.0, until - clock.wall())
+        return now + max(0.0, float(until) - clock.wall())
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
 
