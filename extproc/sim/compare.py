@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from extproc.core.fleet import Traits
 from extproc.core.waiting import RoomSettings
-from extproc.sim.gateway import GatewaySettings
 from extproc.sim.plan import Fleet
 from extproc.sim.report import Result
 from extproc.sim.run import SimSettings, Simulation
@@ -54,11 +53,11 @@ def settings_of(plan: Plan, name: str, seed: int) -> SimSettings:
         ValueError: there is no such policy or setting, or it can't bind late.
     """
     policy = name.removesuffix(LATE)
-    gateway = GatewaySettings(
+    gateway = replace(
+        plan.sim.gateway,
         policy=policy,
         policy_settings=plan.policy_settings.get(policy, {}),
         traits=traits_of(plan.sim.fleet, plan.sim.telemetry),
-        signalled=plan.sim.gateway.signalled,
         room=plan.room if policy != name else None,
     )
     return replace(plan.sim, gateway=gateway, seed=seed)

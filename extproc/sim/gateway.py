@@ -16,12 +16,17 @@ from extproc.sim.journal import Ended, FirstToken, News, Placed
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class GatewaySettings:
-    """What every gateway of a run is told. `signalled`: first tokens are seen, and tell that a prompt is done."""
+    """What every gateway of a run is told.
+
+    `signalled`: first tokens are seen, and tell that a prompt is done. `measured`: answers tell how long they were
+    (their `usage`), and the pool learns from that how long the next will be.
+    """
 
     policy: str = "charged_cost"
     policy_settings: dict[str, float] = field(default_factory=dict)
     traits: Traits = field(default_factory=Traits)
     signalled: bool = True
+    measured: bool = True
     picks: int = 3
     room: RoomSettings | None = None
 
@@ -111,6 +116,14 @@ class Gateway:
     def ended(self, key: int) -> None:
         """An own request is over."""
         self.ledger.release(key)
+
+    def answered(self, job: Job) -> None:
+        """An own request was answered in full: its length is learned from, as the server does with `usage`."""
+        if self.settings.measured:
+            prompt = job.row.prompt()
+            self.pool.output.observe(
+                prompt.model, prompt.dialect, job.row.tokens, job.row.output, prompt.max_output
+            )
 
     def hear(self, news: News, now: float) -> None:
         """Take in what another gateway did."""

@@ -203,6 +203,7 @@ class Simulation:
             self._tell(gateway, FirstToken(job.key))
             self._pump(gateway)
         for job in ended:
+            self.gateways[job.gateway].answered(job)
             self._over(job, Status.FINISHED)
 
     def _over(self, job: Job, status: Status) -> None:

@@ -240,3 +240,24 @@ def test_replicas_are_sampled_while_a_session_thinks_and_nothing_else_is_there()
     outcome = simulation(late=True).run([first])
     assert outcome.ttft[1] < 1.0, "the turn after a long pause waited, since all telemetry had gone stale"
     assert not outcome.troubles
+
+
+def test_a_gateway_learns_how_long_answers_are_from_its_own_finished_ones_only() -> None:
+    sim = simulation(gateways=2)
+    sim.run(rows(300, gap=0.2, output=40))
+    for gateway in sim.gateways:
+        predicted = gateway.pool.output.predict("", "trace", 4000)
+        # TRAITS expect 256; some 150 answers of 40 tokens pull that near 40, the prior of 8 answers keeps it above.
+        assert 40 < predicted < 60
+    assert rows(1, gap=0.0)[0].prompt().dialect == "trace"
+
+
+def test_answers_that_failed_or_are_not_measured_teach_nothing() -> None:
+    fleet = Fleet(replicas={"r0": EngineSettings()}, events=[FleetEvent(0.5, "fail", "r0")])
+    sim = simulation(fleet=fleet)
+    sim.run(rows(1, gap=0.0, output=400))
+    assert len(sim.gateways[0].pool.output) == 0
+    gateway = GatewaySettings(traits=TRAITS, measured=False)
+    blind = Simulation(SimSettings(fleet=uniform_fleet(1), gateway=gateway))
+    blind.run(rows(5, gap=0.2))
+    assert blind.gateways[0].pool.output.predict("", "trace", 4000) == 256
