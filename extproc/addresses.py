@@ -29,6 +29,9 @@ class HostPort(NamedTuple):
 def parse_address(text: str) -> HostPort:
     """Read `1.2.3.4:80`, `[::1]:80` or `name:80`; IPv6 is brought to its canonical form.
 
+    An IPv4 address in IPv6 form (`[::ffff:1.2.3.4]:80`, RFC 4291, 2.5.5.2) becomes plain IPv4: it is the same
+    endpoint, and must not be known by two names.
+
     Raises:
         ValueError: with a sentence that says what is wrong and how to write it.
     """
@@ -46,9 +49,10 @@ def parse_address(text: str) -> HostPort:
 
 def _canonical_ipv6(host: str, text: str) -> str:
     try:
-        return str(ipaddress.IPv6Address(host if "%" not in host else ""))  # Envoy matches no zones
+        ip = ipaddress.IPv6Address(host if "%" not in host else "")  # Envoy matches no zones
     except ValueError:
         raise ValueError(f"{text!r} has no IPv6 address in its brackets; write IPv6 as [::1]:port") from None
+    return str(ip.ipv4_mapped or ip)
 
 
 def _canonical_host(host: str, text: str) -> str:

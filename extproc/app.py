@@ -5,6 +5,7 @@ import gc
 import random
 import secrets
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ from extproc.io.explaining import explain
 from extproc.io.metrics import Metrics
 from extproc.io.operator import OperatorDesk
 from extproc.io.records import Records
+from extproc.io.roster import FixedRoster, Roster
 from extproc.io.sessions import ExchangeSession
 from extproc.io.snapshot import take
 from extproc.io.tasks import Supervisor
@@ -73,8 +75,15 @@ class Gateway:
         self._collectors = {
             pool.name: self._collector(pool) for pool in settings.pools if pool.metrics.enabled
         }
-        self._followers = [self._follow_sources(pool) for pool in settings.pools if pool.discovery.any]
-        self.operator = OperatorDesk(self.steering.pools, settings.redis.prefix, bool(settings.redis.url))
+        self._followers = {
+            pool.name: self._follow_sources(pool) for pool in settings.pools if pool.discovery.any
+        }
+        self.operator = OperatorDesk(
+            self.steering.pools,
+            settings.redis.prefix,
+            bool(settings.redis.url),
+            {pool.name: self._roster(pool) for pool in self.steering.pools},
+        )
         self.registry = self._registry()
         self.follower = self._follower()
         self.transport: Transport = GrpcioTransport(
@@ -87,6 +96,7 @@ class Gateway:
         self.admin = Admin(
             settings.admin.address,
             pools=self.steering.pools,
+            removed=self.operator.removed,
             records=self.records,
             registry=self.prometheus,
             readiness=self.not_ready,
@@ -104,13 +114,13 @@ class Gateway:
 
     async def start(self) -> None:
         """Begin serving. Raises OSError when an address can't be had."""
-        await self._first_policies()
+        await self._first_orders()
         await self.admin.start()
         await self.transport.start()
         self.write_eds()
         for collector in self._collectors.values():
             await collector.start()
-        await asyncio.gather(*(follower.start(self.tasks) for follower in self._followers))
+        await asyncio.gather(*(follower.start(self.tasks) for follower in self._followers.values()))
         self.tasks.every("lives", _TICK, self._tick)
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
@@ -208,7 +218,9 @@ class Gateway:
         now = clock.monotonic()
         for pool in self.steering.pools:
             for address in pool.tick(now):
+                self.operator.gone(pool, address)
                 self.metrics.forget_replica(pool.name, address)
+        self.operator.enforce()
 
     async def _beat(self) -> None:
         assert self.registry is not None
@@ -217,12 +229,14 @@ class Gateway:
         self.metrics.redis_errors.inc(self.registry.errors - errors)
         self.metrics.redis_up.set(1 if self.registry.up else 0)
 
-    async def _first_policies(self) -> None:
-        """What was set while this gateway was not there wins over its file, before the first request."""
+    async def _first_orders(self) -> None:
+        """Policies and drains that were ordered while this gateway was not there hold before its first request."""
         if self.follower is None:
             return
         await self._follow()
-        if not self.follower.up:
+        if self.follower.up:
+            await self._beat()
+        else:
             _log.warning("redis does not answer; starting with the policies of the configuration")
 
     async def _follow(self) -> None:
@@ -260,6 +274,12 @@ class Gateway:
             self.operator.sync,
         )
 
+    def _roster(self, pool: Pool) -> Roster:
+        if pool.name in self._followers:
+            return self._followers[pool.name]
+        addresses = [replica.address for replica in pool.replicas]
+        return FixedRoster(pool, addresses, lambda address: self.metrics.forget_replica(pool.name, address))
+
     def _collector(self, settings: PoolSettings) -> Collector:
         pool = next(pool for pool in self.steering.pools if pool.name == settings.name)
 
@@ -267,6 +287,8 @@ class Gateway:
             pool.observe(address, sample)
 
         def on_failure(address: str, reason: str) -> None:
+            if pool.get(address) is None:
+                return  # an operator's deadline removed it; who stands in the file is scraped on
             pool.failed(address, reason, clock.monotonic())
             self.metrics.scrape_failures.labels(reason).inc()
 
@@ -285,6 +307,7 @@ class Gateway:
             if collector is not None:
                 targets = {a: _target(settings, a, metrics) for a, metrics in members.items()}
                 collector.set_targets(targets)
+            self.operator.enforce()
 
         return PoolFollower(
             pool,
@@ -368,15 +391,27 @@ def calm_the_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+def _hang_up() -> None:
+    """SIGHUP asks many daemons to read their configuration anew; this one reads it once, and serves on."""
+    _log.warning(
+        "SIGHUP changes nothing: the configuration is read at the start; restart the gateway to change it"
+    )
+
+
 async def serve(
     settings: GatewaySettings, started: Callable[[Gateway], None] = lambda _gateway: None
 ) -> None:
-    """Run a gateway until SIGTERM or SIGINT. Raises OSError when an address can't be had."""
+    """Run a gateway until SIGTERM or SIGINT. Raises OSError when an address can't be had.
+
+    SIGHUP stops it as well when a terminal is its standard error, since then the terminal is gone; else it is told
+    in the log and changes nothing.
+    """
     logs.configure(settings.log)
     gateway = Gateway(settings)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, stop.set if sys.stderr.isatty() else _hang_up)
     await gateway.start()
     calm_the_collector()
     started(gateway)

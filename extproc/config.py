@@ -46,6 +46,7 @@ __all__ = [
     "RequestSettings",
     "Settings",
     "ShadowSettings",
+    "line_of",
     "load",
     "parse",
 ]
@@ -90,6 +91,17 @@ def parse(text: str, source: str) -> GatewaySettings:
     except ValidationError as error:
         faults = (f"{source}:{_line(root, fault['loc'])}: {explain(fault)}" for fault in error.errors())
         raise ConfigError("\n".join(faults)) from None
+
+
+def line_of(path: str | Path, loc: tuple[int | str, ...]) -> int:
+    """Line (from 1) of a setting in a file that `load` has read; 1 where it stands in none.
+
+    Raises:
+        OSError: the file can't be read any more.
+    """
+    with Path(path).open("rb") as file:
+        text = file.read(_LARGEST).decode("utf-8-sig")
+    return _line(yaml.compose(text, Loader=_UniqueKeyLoader), loc)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

@@ -19,10 +19,11 @@ _QUOTED = 60
 
 def explain(fault: ErrorDetails) -> str:
     """One line: the setting's path, what is wrong with it, how to mend it. Secrets' values are not quoted."""
-    return f"{_path(fault['loc'])}: {_sentence(fault)}"
+    return f"{path_of(fault['loc'])}: {_sentence(fault)}"
 
 
-def _path(loc: Loc) -> str:
+def path_of(loc: Loc) -> str:
+    """A setting's path as messages and the documentation write it: `pools[0].metrics.token_file`."""
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
     return path.removeprefix(".") or "the file"
 

@@ -12,6 +12,8 @@ import click
 
 #: Seconds one call may take.
 _DEADLINE = 5.0
+#: Most bytes read of a refusal.
+_MOST = 64 * 1024
 
 
 def admin_option(function: Callable[..., None]) -> Callable[..., None]:
@@ -31,7 +33,11 @@ def json_option(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def call(admin: str, path: str, method: str = "GET") -> Any:
-    """JSON from the admin port. Prints what is wrong and exits with 1 when it can't be had, 2 when refused."""
+    """JSON from the admin port.
+
+    Prints what is wrong and exits: with 1 when it can't be had, 2 when refused, 3 when there is nothing to change
+    (HTTP 409).
+    """
     if not admin.startswith(("http://", "https://")):
         fail(f"--admin {admin}: is no URL; write for example http://127.0.0.1:9095", 2)
     request = urllib.request.Request(admin.rstrip("/") + path, method=method)  # noqa: S310 - http(s) only, above
@@ -39,7 +45,8 @@ def call(admin: str, path: str, method: str = "GET") -> Any:
         with urllib.request.urlopen(request, timeout=_DEADLINE) as answer:  # noqa: S310
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
-        fail(_reason(error.read()) or f"{admin} answered {error.code}", 2)
+        status = 3 if error.code == 409 else 2
+        fail(_reason(error.read(_MOST)) or f"{admin} answered {error.code}", status)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         fail(f"no gateway answers at {admin} ({reason}); is it running, and is this its admin port?", 1)

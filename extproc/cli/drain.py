@@ -30,7 +30,8 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
     """Send REPLICA (ip:port) nothing new, and watch its requests and tokens fall to 0.
 
     Streams that run there go on to their end. The order is kept in Redis, where there is one, and then holds for
-    every gateway and across restarts, until `kvsteer undrain`.
+    every gateway and across restarts, until `kvsteer undrain`. A replica whose deadline passed is removed, and
+    stays so until it is undrained or discovery names it no more.
 
     Exit status: 0 when drained (with --no-wait: ordered), 1 when no gateway answers, 2 when refused.
 
@@ -39,13 +40,13 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
     """
     query = "" if deadline is None else f"?deadline={seconds(deadline)}"
     order = call(admin, replica_path(replica, "drain") + query, "POST")
-    left = _watch(admin, replica, quiet=as_json) if wait else _in_flight(admin, replica)
+    address = order["replica"]  # in its canonical form
+    left = _watch(admin, address, quiet=as_json) if wait else _in_flight(admin, address)
+    state = left.pop("state") or order["state"]
     if as_json:
-        click.echo(json.dumps({**order, **left}))
+        click.echo(json.dumps({**order, **left, "state": state}))
     else:
-        click.echo(
-            f"{replica}: {order['state']} for {order['reaches']}; {left['requests']} requests in flight"
-        )
+        click.echo(f"{address}: {state} for {order['reaches']}; {_said(state, left['requests'])}")
 
 
 @click.command()
@@ -55,10 +56,14 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
 def undrain(replica: str, admin: str, as_json: bool) -> None:
     """Let REPLICA (ip:port) take new requests again.
 
-    Exit status: 0 when done, 1 when no gateway answers, 2 when refused.
+    One that its drain's deadline removed joins its pool again, and warms up.
+
+    Exit status: 0 when done, 1 when no gateway answers, 2 when refused, 3 when it is not drained.
     """
     order = call(admin, replica_path(replica, "undrain"), "POST")
-    click.echo(json.dumps(order) if as_json else f"{replica}: {order['state']} for {order['reaches']}")
+    click.echo(
+        json.dumps(order) if as_json else f"{order['replica']}: {order['state']} for {order['reaches']}"
+    )
 
 
 def seconds(text: str) -> float:
@@ -69,9 +74,18 @@ def seconds(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def _said(state: str, requests: int) -> str:
+    if state == "removed":
+        return "its deadline passed; kvsteer undrain brings it back"
+    return f"{requests} requests in flight"
+
+
 def _in_flight(admin: str, replica: str) -> dict[str, Any]:
-    rows = [row for row in call(admin, "/replicas")["replicas"] if row["replica"] == replica]
+    answer = call(admin, "/replicas")
+    rows = [row for row in answer["replicas"] if row["replica"] == replica]
+    states = [row["state"] for row in [*rows, *answer.get("removed", [])] if row["replica"] == replica]
     return {
+        "state": states[0] if states else None,
         "requests": sum(row["requests_in_flight"] for row in rows),
         "tokens": sum(row["tokens_in_flight"] for row in rows),
     }

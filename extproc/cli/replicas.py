@@ -1,6 +1,7 @@
 """kvsteer replicas: what a gateway believes of each replica."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -19,6 +20,8 @@ _PIPED_WIDTH = 160
 def command(admin: str, as_json: bool) -> None:
     """Show every replica: its state, headroom, load, cache and speeds.
 
+    One that a drain's deadline removed is shown as removed until it is undrained, or gone from discovery.
+
     Exit status: 0; 1 when no gateway answers.
 
     \b
@@ -32,11 +35,11 @@ def command(admin: str, as_json: bool) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
-    console.print(table(answer["replicas"]))
+    console.print(table(answer["replicas"], answer.get("removed", [])))
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    """One row a replica."""
+def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) -> Table:
+    """One row a replica; those that were removed come last."""
     made = Table()
     for name in (
         "pool",
@@ -66,6 +69,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
             f"{row['index_entries']:,}",
             "none yet" if row["sample_age"] is None else f"{row['sample_age']:.1f} s",
         )
+    for row in removed:
+        made.add_row(row["pool"], row["replica"], f"{row['state']} ({row['state_cause']})")
     return made
 
 

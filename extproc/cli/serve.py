@@ -16,6 +16,8 @@ from extproc.errors import ConfigError
 def command(path: str) -> None:
     """Run the gateway until SIGTERM or SIGINT, then let open streams end.
 
+    SIGHUP changes nothing, as the configuration is read once; from a terminal it stops the gateway like SIGTERM.
+
     Exit status: 0 after a clean stop, 2 for a faulty configuration, 1 when an address can't be had.
     """
     try:

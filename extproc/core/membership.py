@@ -12,6 +12,8 @@ them; a pool has what any of its sources has. The rules, per source:
    as well.
 5. Silence after a failure proves nothing: the grace period runs on only after the next answer, from its start.
 6. An answer with more endpoints than the limit is a failure, not half a fleet.
+7. An operator may drop an endpoint: it leaves at once and stays out, whatever the sources say, until it is restored
+   or no source names it any more. What comes back after that is a new replica.
 
 Nothing else damps flapping.
 """
@@ -44,13 +46,11 @@ def canonical(address: str) -> str:
         ip = ipaddress.ip_address(host)
     except ValueError:
         raise ValueError(f"{address!r} is a host name; write the IP address, or use DNS discovery") from None
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
     if port == 0:
         raise ValueError(f"{address!r} has port 0; write the port the engine listens on")
     if ip.is_unspecified or ip.is_multicast:
         raise ValueError(f"{address!r} is no address of one engine; write its own IP address")
-    return str(HostPort(str(ip), port))
+    return str(HostPort(host, port))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +159,28 @@ class Membership:
         self._grace = grace
         self._limit = limit
         self._endpoints: dict[str, Endpoint] = {}
+        self._dropped: dict[str, float] = {}
 
     @property
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Who belongs to the pool now, by address."""
         return self._endpoints
+
+    @property
+    def dropped(self) -> Mapping[str, float]:
+        """Who was dropped and is still named by a source: address -> when."""
+        return self._dropped
+
+    def drop(self, address: str, now: float) -> Changes:
+        """Leave an endpoint out from now on (rule 7). One that no source names is ignored."""
+        if address in self._endpoints:
+            self._dropped[address] = now
+        return self._changes(False)
+
+    def restore(self, address: str) -> Changes:
+        """Take a dropped endpoint in again, as one that joins now."""
+        self._dropped.pop(address, None)
+        return self._changes(False)
 
     def took(
         self, source: str, endpoints: Iterable[Endpoint], now: float, *, doubtful: bool = False
@@ -222,8 +239,13 @@ class Membership:
     def _merged(self) -> dict[str, Endpoint]:
         sets = [known.believed for known in self._known.values() if known.believed]
         if len(sets) == 1:
-            return sets[0]
-        return by_address(endpoint for believed in sets for endpoint in believed.values())
+            merged = sets[0]
+        else:
+            merged = by_address(endpoint for believed in sets for endpoint in believed.values())
+        if not self._dropped:
+            return merged
+        self._dropped = {address: when for address, when in self._dropped.items() if address in merged}
+        return {address: endpoint for address, endpoint in merged.items() if address not in self._dropped}
 
 
 def by_address(endpoints: Iterable[Endpoint], limit: int | None = None) -> dict[str, Endpoint]:

@@ -24,6 +24,7 @@ class Admin:
     Args:
         address: host:port; port 0 takes a free one.
         pools: what /replicas shows.
+        removed: replicas that a drain's deadline removed, for /replicas.
         records: what /decisions shows.
         registry: what /metrics shows.
         readiness: why the gateway is not ready, or "" when it is.
@@ -41,6 +42,7 @@ class Admin:
         address: str,
         *,
         pools: list[Pool],
+        removed: Callable[[], list[dict[str, Any]]],
         records: Records,
         registry: CollectorRegistry,
         readiness: Callable[[], str],
@@ -55,6 +57,7 @@ class Admin:
         self.port = 0
         self._address = address
         self._pools = pools
+        self._removed = removed
         self._records = records
         self._registry = registry
         self._readiness = readiness
@@ -117,7 +120,7 @@ class Admin:
     async def _replicas(self, _request: web.Request) -> web.Response:
         now = self._clock()
         rows = [_replica(pool, replica, now) for pool in self._pools for replica in pool.replicas]
-        return _json({"replicas": rows})
+        return _json({"replicas": rows, "removed": self._removed()})
 
     async def _show_policies(self, _request: web.Request) -> web.Response:
         return _json({"policies": self._policies()})

@@ -1,7 +1,11 @@
-"""A pool whose replicas are discovered: joins, leaves and farewells reach pool, collector and Envoy."""
+"""A pool whose replicas are discovered: joins, leaves and farewells reach pool, collector and Envoy.
+
+A `PoolFollower` is also the pool's roster (io/roster.py): what an operator dropped leaves everywhere, and comes back
+when it is restored.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from extproc.core.membership import Changes
 from extproc.core.pool import Pool
@@ -23,7 +27,8 @@ class PoolFollower:
         sources: where replicas are found.
         grace: seconds an empty answer must stand.
         limit: most replicas.
-        on_members: given address -> metrics URL ("" for the usual one) whenever the set changes.
+        on_members: given address -> metrics URL ("" for the usual one) whenever the set changes; the pool has
+            changed by then.
         on_left: given the address of each that left.
         eds_dir: folder of Envoy's EDS files; "" for none.
     """
@@ -52,6 +57,24 @@ class PoolFollower:
         if self._eds_dir:
             tasks.start(f"eds {self._pool.name}", self._keep_eds)
         await self.discovery.first(_PATIENCE)
+
+    @property
+    def dropped(self) -> Mapping[str, float]:
+        """Who was dropped and is still named by a source: address -> when (seconds, monotonic)."""
+        return self.discovery.membership.dropped
+
+    def drop(self, address: str) -> None:
+        """Take a replica out of the pool until it is restored. Unknown addresses are ignored."""
+        self.discovery.drop(address)
+
+    def restore(self, address: str) -> None:
+        """Let a dropped replica join again, at once; others are ignored."""
+        self.discovery.restore(address)
+
+    def terminating(self, address: str) -> bool:
+        """Whether a source says that it runs out."""
+        endpoint = self.discovery.membership.endpoints.get(address)
+        return endpoint is not None and endpoint.terminating
 
     def _take(self, changes: Changes) -> None:
         now, pool = clock.monotonic(), self._pool

@@ -1,33 +1,46 @@
 """What operators ask of replicas: drains, kept in Redis so that every gateway and every restart honours them.
 
-Key, with a TTL of a day past the last gateway's beat (PREFIX from the settings); its field `*` says that it was not
-lost, so that an emptied Redis ends no drain:
+Key, with a TTL that outlives the longest deadline even when no gateway runs meanwhile (PREFIX from the settings); its
+field `*` says that it was not lost, so that an emptied Redis ends no drain:
 
     PREFIX:operator:POOL    hash   address -> JSON {"deadline": epoch seconds or null, "who", "at": epoch seconds}
 
-A drain asked for here counts at once, in Redis with the next beat, and in the other gateways with theirs. Without
-Redis it counts in this gateway only, and the answer says so.
+An order counts here at once, in Redis with the next beat, and in the other gateways with theirs. Without Redis it
+counts in this gateway only, and the answer says so. What an order asks for:
+
+    standing, deadline to come   the replica drains, with that deadline; a changed one is taken over
+    deadline passed              the replica is removed; it is shown as removed, and joins no more
+    taken away (undrain)         it serves again; one that was removed joins again, and warms up
+    removed, and then gone from discovery too: the order is forgotten, and what comes back there is a new replica
 """
 
-import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from extproc.core.fleet import Replica
+from extproc.addresses import parse_address
 from extproc.core.lifecycle import QUIESCING
 from extproc.core.pool import Pool
 from extproc.io import clock
+from extproc.io.orders import Order, patience_of, read_order
+from extproc.io.roster import FixedRoster, Roster
 
-_TTL = 86_400
-#: Longest deadline of a drain, seconds: a week.
-_MOST = 7 * 86_400.0
+#: Seconds an unheld key lives: the longest deadline is a week, and a fleet may be off for some weeks.
+_TTL = 30 * 86_400
+#: An order whose replica nobody knows is forgotten this long after its deadline, or after it was given.
+_FORGET_EXPIRED = 86_400.0
+_FORGET = 30 * 86_400.0
 _CAUSE = "operator"
+_DISCOVERY = "discovery"
+#: State shown for a replica that its drain's deadline removed.
+REMOVED = "removed"
 #: Field that is there as long as Redis has not lost the hash: an absent order then means "undrained".
 _MARK = b"*"
+#: Most known addresses that one answer names.
+_NAMED = 50
 
 
 class OperatorDesk:
@@ -37,12 +50,28 @@ class OperatorDesk:
         pools: whose replicas can be asked for.
         prefix: first part of the keys.
         has_redis: whether orders reach other gateways.
+        rosters: pool name -> who can take a replica out for good; pools without one keep what they have now.
     """
 
-    def __init__(self, pools: list[Pool], prefix: str, has_redis: bool) -> None:
+    def __init__(
+        self,
+        pools: list[Pool],
+        prefix: str,
+        has_redis: bool,
+        rosters: Mapping[str, Roster] | None = None,
+    ) -> None:
         self._pools = pools
         self._prefix = prefix
         self._has_redis = has_redis
+        given = rosters or {}
+        self._rosters: dict[str, Roster] = {
+            pool.name: given.get(pool.name) or FixedRoster(pool, [r.address for r in pool.replicas])
+            for pool in pools
+        }
+        #: What holds, as far as this gateway knows: pool -> address -> order.
+        self._orders: dict[str, dict[str, Order]] = {pool.name: {} for pool in pools}
+        #: Who was removed here by an order: pool -> addresses.
+        self._removed: dict[str, set[str]] = {pool.name: set() for pool in pools}
         #: Orders taken here and not yet in Redis: (pool, address) -> JSON, or None for "take it away".
         self._pending: dict[tuple[str, str], bytes | None] = {}
 
@@ -53,18 +82,86 @@ class OperatorDesk:
             web.post("/replicas/{address}/undrain", self._on_undrain),
         ]
 
+    def removed(self) -> list[dict[str, Any]]:
+        """Replicas that a deadline removed and that would still belong to their pools."""
+        now = clock.monotonic()
+        return [
+            {"pool": pool.name, "replica": address, "state": REMOVED, "state_cause": "deadline",
+             "state_since": round(now - when, 3)}
+            for pool in self._pools
+            for address, when in sorted(self._rosters[pool.name].dropped.items())
+        ]  # fmt: skip
+
+    def gone(self, pool: Pool, address: str) -> None:
+        """A drain's deadline has just removed a replica from a pool."""
+        roster = self._rosters[pool.name]
+        if address not in roster.dropped:  # dropping tells those who follow the set, and they come back here
+            roster.drop(address)
+        if address in roster.dropped:
+            self._removed[pool.name].add(address)
+
+    # -- making it so ----------------------------------------------------------------------------------
+
+    def enforce(self) -> None:
+        """Bring every pool in line with the orders; called a few times a second, and when replicas changed."""
+        now = clock.monotonic()
+        for pool in self._pools:
+            self._forget_departed(pool)
+            for address, order in list(self._orders[pool.name].items()):
+                self._obey(pool, address, order, now)
+            self._release(pool, now)
+
+    def _obey(self, pool: Pool, address: str, order: Order, now: float) -> None:
+        replica = pool.get(address)
+        if order.is_due(now):
+            self.gone(pool, address)
+        elif replica is not None:
+            if replica.life.state != QUIESCING:
+                replica.drain(_CAUSE, now, order.due)
+            replica.life.deadline = order.due
+        elif address in self._rosters[pool.name].dropped:  # its order was renewed before it was undrained
+            self._restore(pool, address)
+
+    def _release(self, pool: Pool, now: float) -> None:
+        """End what no order asks for any more."""
+        orders = self._orders[pool.name]
+        for replica in pool.replicas:
+            life = replica.life
+            if life.state != QUIESCING or replica.address in orders:
+                continue
+            if life.cause == _CAUSE:
+                replica.undrain(_CAUSE, now)
+                if self._rosters[pool.name].terminating(replica.address):
+                    replica.drain(_DISCOVERY, now)
+            else:  # discovery or the replica itself asked for it; only the order's deadline is over
+                life.deadline = None
+        for address in self._removed[pool.name] - orders.keys():
+            self._restore(pool, address)
+
+    def _restore(self, pool: Pool, address: str) -> None:
+        self._removed[pool.name].discard(address)
+        self._rosters[pool.name].restore(address)
+
+    def _forget_departed(self, pool: Pool) -> None:
+        """Who was removed and is gone from discovery too needs no order any more."""
+        for address in self._removed[pool.name] - self._rosters[pool.name].dropped.keys():
+            self._removed[pool.name].discard(address)
+            if self._orders[pool.name].pop(address, None) is not None and self._has_redis:
+                self._pending[pool.name, address] = None
+
+    # -- Redis -----------------------------------------------------------------------------------------
+
     async def sync(self, redis: Any) -> None:
         """Write what was ordered here, then follow what stands in Redis. Raises what the client raises."""
         for pool in self._pools:
             await self._sync_pool(redis, pool)
+        self.enforce()
 
     async def _sync_pool(self, redis: Any, pool: Pool) -> None:
-        key = self._key(pool.name)
-        standing = await redis.hgetall(key)
-        if (
-            _MARK not in standing
-        ):  # Redis was emptied, or this is the first order of all: say again what holds
-            self._assert(pool)
+        key = f"{self._prefix}:operator:{pool.name}"
+        if not await redis.hexists(key, _MARK):  # emptied, or the first order of all: say again what holds
+            for address, order in self._orders[pool.name].items():
+                self._pending.setdefault((pool.name, address), order.raw)
         for (name, address), value in list(self._pending.items()):
             if name == pool.name:
                 await (redis.hset(key, address, value) if value is not None else redis.hdel(key, address))
@@ -74,97 +171,105 @@ class OperatorDesk:
         await redis.expire(key, _TTL)
         self._follow(pool, await redis.hgetall(key))
 
-    def _assert(self, pool: Pool) -> None:
-        now = clock.monotonic()
-        for replica in pool.replicas:
-            life = replica.life
-            if life.state == QUIESCING and life.cause == _CAUSE:
-                until = None if life.deadline is None else clock.wall() + life.deadline - now
-                self._pending.setdefault((pool.name, replica.address), _order_of(until))
+    def _follow(self, pool: Pool, standing: Mapping[bytes, bytes]) -> None:
+        """Take over what stands in Redis, but for what was ordered here since it was read."""
+        now, held = clock.monotonic(), self._orders[pool.name]
+        orders: dict[str, Order] = {}
+        for field, raw in standing.items():
+            address = field.decode("utf-8", "replace")
+            if field != _MARK and (pool.name, address) not in self._pending:
+                order = held.get(address)
+                orders[address] = order if order and order.raw == raw else read_order(raw, now)
+        orders |= {a: order for a, order in held.items() if self._pending.get((pool.name, a)) is not None}
+        self._orders[pool.name] = orders
+        for address, order in list(orders.items()):
+            if not self._knows(pool, address) and order.is_old(now, _FORGET_EXPIRED, _FORGET):
+                del orders[address]
+                self._pending[pool.name, address] = None
 
-    def _key(self, pool: str) -> str:
-        return f"{self._prefix}:operator:{pool}"
+    def _knows(self, pool: Pool, address: str) -> bool:
+        return pool.get(address) is not None or address in self._rosters[pool.name].dropped
 
-    def _follow(self, pool: Pool, orders: dict[bytes, bytes]) -> None:
-        now = clock.monotonic()
-        for replica in pool.replicas:
-            if (pool.name, replica.address) in self._pending:
-                continue  # ordered here since the read; Redis learns of it with the next beat
-            order = orders.get(replica.address.encode())
-            if order is not None and replica.life.state != QUIESCING:
-                replica.drain(_CAUSE, now, _deadline(order, now))
-            elif order is None and replica.life.state == QUIESCING and replica.life.cause == _CAUSE:
-                replica.undrain(_CAUSE, now)
+    # -- the admin port --------------------------------------------------------------------------------
 
     async def _on_drain(self, request: web.Request) -> web.Response:
         try:
-            patience = _patience(request.query.get("deadline", ""))
+            patience = patience_of(request.query.get("deadline", ""))
         except ValueError as error:
             return _answer({"error": str(error)}, 400)
-
-        def order(pool: Pool, replica: Replica) -> bool:
-            now = clock.monotonic()
-            until = None if patience is None else clock.wall() + patience
-            self._pending[pool.name, replica.address] = _order_of(until)
-            return replica.drain(_CAUSE, now, None if patience is None else now + patience)
-
-        return self._order(request, order)
+        order = Order.given(patience, f"uid {os.getuid()}", clock.wall(), clock.monotonic())
+        return self._order(request, lambda pool, address: self._drain(pool, address, order))
 
     async def _on_undrain(self, request: web.Request) -> web.Response:
-        def order(pool: Pool, replica: Replica) -> bool:
-            self._pending[pool.name, replica.address] = None
-            return replica.undrain(_CAUSE, clock.monotonic())
+        return self._order(request, self._undrain)
 
-        return self._order(request, order)
-
-    def _order(self, request: web.Request, order: Callable[[Pool, Replica], bool]) -> web.Response:
+    def _order(self, request: web.Request, take: Callable[[Pool, str], bool]) -> web.Response:
         if "Origin" in request.headers:  # browsers send it with every such call from another page; we do not
             return _answer({"error": "orders are not taken from web pages; use kvsteer drain"}, 403)
-        address = request.match_info["address"]
-        found = [(pool, replica) for pool in self._pools if (replica := pool.get(address))]
-        if not found:
-            known = sorted(replica.address for pool in self._pools for replica in pool.replicas)
-            return _answer({"error": f"no replica {address!r}; there are: {', '.join(known[:50])}"}, 404)
-        changed = [order(pool, replica) for pool, replica in found]
+        address = _canonical(request.match_info["address"])
+        pools = [pool for pool in self._pools if self._knows(pool, address)]
+        if not pools:
+            return _answer({"error": self._unknown(address)}, 404)
+        undrain = request.path.endswith("/undrain")
+        if undrain and not any(address in self._orders[pool.name] for pool in pools):
+            return _answer({"error": self._not_drained(pools[0], address)}, 409)
+        changed = [take(pool, address) for pool in pools]
+        self.enforce()
         if not self._has_redis:
             self._pending.clear()
-        replica = found[0][1]
         return _answer(
             {
                 "replica": address,
-                "state": replica.life.state,
+                "state": self._state(pools[0], address),
                 "changed": any(changed),
                 "reaches": "every gateway on this Redis" if self._has_redis else "this gateway only",
             }
         )
 
+    def _drain(self, pool: Pool, address: str, order: Order) -> bool:
+        if (
+            address in self._rosters[pool.name].dropped
+        ):  # it is out already, and stays so until it is undrained
+            return False
+        known = address in self._orders[pool.name]
+        self._orders[pool.name][address] = order
+        self._pending[pool.name, address] = order.raw
+        return not known
 
-def _order_of(until: float | None) -> bytes:
-    return orjson.dumps({"deadline": until, "who": f"uid {os.getuid()}", "at": clock.wall()})
+    def _undrain(self, pool: Pool, address: str) -> bool:
+        known = self._orders[pool.name].pop(address, None) is not None
+        self._pending[pool.name, address] = None
+        return known
+
+    def _state(self, pool: Pool, address: str) -> str:
+        replica = pool.get(address)
+        return REMOVED if replica is None else replica.life.state
+
+    def _not_drained(self, pool: Pool, address: str) -> str:
+        replica = pool.get(address)
+        state = self._state(pool, address)
+        if replica is not None and state == QUIESCING:
+            return (
+                f"{address} is not drained by an operator: it is quiescing because of {replica.life.cause}, which "
+                "alone can take that back; nothing was changed"
+            )
+        return f"{address} is not drained, it is {state}; nothing was changed. kvsteer replicas shows every state"
+
+    def _unknown(self, address: str) -> str:
+        known = sorted(
+            {r.address for pool in self._pools for r in pool.replicas}
+            | {address for roster in self._rosters.values() for address in roster.dropped}
+        )
+        more = f", and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+        named = ", ".join(known[:_NAMED]) or "none at this moment"
+        return f"no replica {address[:100]!r}; there are: {named}{more}"
 
 
-def _patience(text: str) -> float | None:
-    """Seconds out of the query; None for no deadline. Raises ValueError with a sentence."""
-    if not text:
-        return None
+def _canonical(address: str) -> str:
     try:
-        seconds = float(text)
+        return str(parse_address(address))
     except ValueError:
-        seconds = -1.0
-    if not 1 <= seconds <= _MOST:
-        raise ValueError(f"deadline must be seconds from 1 to {_MOST:.0f}, as in ?deadline=600")
-    return seconds
-
-
-def _deadline(order: bytes, now: float) -> float | None:
-    """The order's deadline on our clock; an order that can't be read has none."""
-    try:
-        until = orjson.loads(order)["deadline"]
-        if type(until) not in (int, float) or not math.isfinite(until):
-            return None
-        return now + max(0.0, float(until) - clock.wall())
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        return None
+        return address
 
 
 def _answer(body: dict[str, Any], status: int = 200) -> web.Response:

@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 import redis.asyncio
 import structlog
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from extproc import __version__
@@ -51,6 +53,9 @@ class Registry:
             socket_timeout=settings.deadline,
             socket_connect_timeout=settings.deadline,
             health_check_interval=0,
+            # The kept connection may be one to a Redis that has restarted since: once more, on a fresh one. All that
+            # is written here may be written twice, and the deadline of a beat bounds both tries.
+            retry=Retry(NoBackoff(), 1),
         )
 
     async def beat(self) -> None:

@@ -17,6 +17,9 @@ class ReplicaSettings(Settings):
     metrics: str = Field(
         default="", description="URL of its metrics; empty for http://ADDRESS and metrics.path"
     )
+    telemetry: Literal["pool", "pull", "push", "both"] = Field(
+        default="pool", description="how its state is learned, where that is not as the pool says"
+    )
 
     @field_validator("address")
     @classmethod
@@ -177,6 +180,10 @@ class PoolSettings(Settings):
     shadow: Annotated[ShadowSettings, BeforeValidator(_policy)] = Field(
         default_factory=ShadowSettings, description="a second policy, only compared with the first"
     )
+    telemetry: Literal["pull", "push", "both"] = Field(
+        default="pull",
+        description="whether engines are scraped, report by themselves (`kvsteer report`), or both",
+    )
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     headroom: HeadroomSettings = Field(default_factory=HeadroomSettings)
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
@@ -186,6 +193,16 @@ class PoolSettings(Settings):
     def _has_replicas(self) -> Self:
         if not self.replicas and not self.discovery.any:
             raise ValueError("has neither replicas nor discovery; give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _reports_can_be_judged(self) -> Self:
+        modes = {self.telemetry, *(replica.telemetry for replica in self.replicas)}
+        if not self.metrics.enabled and modes & {"push", "both"}:
+            raise ValueError(
+                "takes reports but metrics.enabled is false, so none would ever count as stale; set it to true "
+                "(telemetry: push scrapes nothing)"
+            )
         return self
 
     @field_validator("replicas")

@@ -32,6 +32,10 @@ class AdminSettings(Settings):
     decisions: Whole = Field(
         default=1000, ge=0, le=100_000, description="decision records kept for /decisions"
     )
+    report_token_file: str = Field(
+        default="",
+        description="file of the bearer token that reports of engines must carry; empty takes any report",
+    )
 
 
 class RedisSettings(Settings):

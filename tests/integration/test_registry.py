@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+import redis.asyncio
 
 from extproc.config import RedisSettings
 from extproc.core.pool import Pool
+from extproc.demo.processes import answers
 from extproc.demo.stack import Stack, StackSettings
 from extproc.io.registry import Registry
 from tests.integration.conftest import until
@@ -95,6 +97,25 @@ async def test_a_redis_that_hangs_costs_a_deadline_and_comes_back(server: Stack)
         if made.up:
             break
     assert made.up
+    await made.close()
+
+
+async def test_a_redis_that_restarted_is_written_at_the_next_beat_over_a_fresh_connection(
+    server: Stack, client: redis.Redis
+) -> None:
+    seen = []
+
+    async def sync(connection: redis.asyncio.Redis) -> None:
+        seen.append(await connection.ping())
+
+    pool = Pool("chat", now=0.0)
+    made = Registry(RedisSettings(url=server.redis_url, deadline=0.5), "gw-1", [pool], lambda: 7, sync)
+    await made.beat()
+    server.children["redis"].kill()
+    server.children["redis"].restart()
+    until(lambda: answers(int(server.redis_url.rpartition(":")[2].partition("/")[0])), 10, "Redis is back")
+    await made.beat()
+    assert (made.up, made.errors, len(seen)) == (True, 0, 2)
     await made.close()
 
 

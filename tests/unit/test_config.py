@@ -117,7 +117,26 @@ def test_ip_addresses_have_one_canonical_form(ip: Any, port: int) -> None:
     written = f"[{ip.exploded}]:{port}" if ip.version == 6 else f"{ip}:{port}"
     address = parse_address(written)
     assert str(parse_address(str(address))) == str(address)
-    assert (address.host, address.port, address.is_ip) == (str(ip), port, True)
+    expected = str(getattr(ip, "ipv4_mapped", None) or ip)
+    assert (address.host, address.port, address.is_ip) == (expected, port, True)
+
+
+@pytest.mark.parametrize(
+    "written", ["[::ffff:10.0.0.1]:80", "[::FFFF:a00:1]:80", "[0:0:0:0:0:ffff:10.0.0.1]:80"]
+)
+def test_an_ipv4_address_in_ipv6_form_is_the_same_endpoint(written: str) -> None:
+    assert str(parse_address(written)) == "10.0.0.1:80"
+    text = f'pools: [{{replicas: ["10.0.0.1:80", "{written}"]}}]'
+    with pytest.raises(ConfigError, match=r"holds 10\.0\.0\.1:80 twice; remove one"):
+        parse(text, "f.yaml")
+
+
+def test_reports_need_metrics_that_can_go_stale() -> None:
+    for where in ("telemetry: push", "telemetry: both"):
+        text = f'pools: [{{replicas: ["10.0.0.1:80"], {where}, metrics: {{enabled: false}}}}]'
+        with pytest.raises(ConfigError, match=r"pools\[0\]: takes reports but metrics.enabled is false"):
+            parse(text, "f.yaml")
+    assert parse(text.replace("false", "true"), "f.yaml").pools[0].telemetry == "both"
 
 
 @pytest.mark.parametrize(

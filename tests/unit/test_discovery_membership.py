@@ -234,6 +234,38 @@ def play(members: Membership, source: str, event: tuple, now: float) -> Changes:
     return members.tick(now)
 
 
+def test_a_dropped_endpoint_leaves_and_stays_out_whatever_sources_say_until_it_is_restored() -> None:
+    members = made()
+    members.took("dns", [at(A), at(B)], 0.0)
+    assert members.drop(A, 1.0) == Changes(left=(A,))
+    assert not members.drop(A, 2.0)
+    assert not members.took("dns", [at(A, terminating=True), at(B)], 3.0)
+    assert (set(members.endpoints), members.dropped) == ({B}, {A: 1.0})
+    assert members.restore(A).joined == (at(A, terminating=True),)
+    assert (set(members.endpoints), members.dropped) == ({A, B}, {})
+    assert not members.restore(A)
+
+
+def test_a_dropped_endpoint_that_no_source_names_is_forgotten_and_joins_as_a_new_one() -> None:
+    members = made("dns", "file")
+    members.took("dns", [at(A)], 0.0)
+    members.took("file", [at(A)], 0.0)
+    members.drop(A, 1.0)
+    members.took("dns", [], 2.0)
+    members.took("file", [at(B)], 3.0)
+    assert members.dropped == {A: 1.0}, "the answer without it is within its grace period"
+    members.tick(40.0)
+    assert members.dropped == {}
+    assert [e.address for e in members.took("file", [at(A), at(B)], 41.0).joined] == [A]
+
+
+def test_an_endpoint_that_is_not_there_can_not_be_dropped() -> None:
+    members = made()
+    members.took("dns", [at(A)], 0.0)
+    assert not members.drop(B, 1.0)
+    assert members.took("dns", [at(A), at(B)], 2.0).joined == (at(B),)
+
+
 @given(steps)
 def test_the_changes_told_always_add_up_to_the_members(course: list) -> None:  # type: ignore[type-arg]
     members, now = made("one", "two", grace=GRACE, limit=LIMIT), 0.0

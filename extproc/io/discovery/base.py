@@ -142,6 +142,14 @@ class Discovery:
         """How each source does now."""
         return self.membership.status(self._clock())
 
+    def drop(self, address: str) -> None:
+        """Leave an endpoint out whatever its sources say; `on_change` is told."""
+        self._tell(self.membership.drop(address, self._clock()))
+
+    def restore(self, address: str) -> None:
+        """Take a dropped endpoint in again; `on_change` is told."""
+        self._tell(self.membership.restore(address))
+
     async def _follow(self, source: Source) -> None:
         failures = 0
         while True:
