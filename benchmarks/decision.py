@@ -68,8 +68,9 @@ def decider(case: Case, requests: list[bytes]) -> Callable[[], None]:
     def run() -> None:
         for data in requests:
             step = next(clock)
-            decide(pool, read(_PATH, data, limits), ledger, rng, key=step, now=min(10.0, step * 1e-4))
-            ledger.release(step - 100)
+            now = min(10.0, step * 1e-4)
+            decide(pool, read(_PATH, data, limits), ledger, rng, key=step, now=now)
+            ledger.release(step - 100, now)
 
     return run
 

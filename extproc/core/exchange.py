@@ -116,10 +116,10 @@ class Exchange:
             return self._leave(NOT_EXT_PROC)
         return _NEUTRAL.get(kind, _SILENCE)
 
-    def end(self) -> None:
+    def end(self, now: float) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
         self.state = OVER
-        self._steering.ledger.release(self._key)
+        self._steering.ledger.release(self._key, now)
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
         self._read_headers(message.request_headers.headers)

@@ -19,6 +19,9 @@ class Books:
         "_drained_at",
         "_prefilling",
         "_sent",
+        "_speed",
+        "floor",
+        "idle_at",
         "pending",
         "requests",
         "signalled",
@@ -34,16 +37,32 @@ class Books:
         self.pending = 0.0
         #: Whether first tokens are reported, so that the clock alone may not call a prompt done.
         self.signalled = False
+        #: When the clock alone has computed all of `pending`, at the speed of the last charge.
+        self.idle_at = -math.inf
+        #: Seconds of work that the clock alone can't bring down: what waits for another prompt's first token.
+        self.floor = 0.0
+        self._speed = 1.0
         self._prefilling: dict[int, float] = {}  # exchange -> work left, in the order of sending
         self._sent: dict[int, tuple[float, float]] = {}  # of those: when it was sent, and its whole work
         self._drained_at = 0.0
         self._done_at = 0.0  # when the last first token came
+
+    def ahead(self, now: float) -> float:
+        """Seconds of prompt work still ahead. A look only: what a decision reads of every replica."""
+        left = self.idle_at - now
+        return left if left > self.floor else self.floor
 
     def backlog(self, now: float, speed: float) -> float:
         """Seconds of prompt work still ahead at `speed` prompt tokens a second.
 
         The engine computes prompts first come first served, so time takes tokens off the oldest.
         """
+        self._settle(now, speed)
+        self._foresee()
+        return self.pending / speed
+
+    def _settle(self, now: float, speed: float) -> None:
+        """Take off what was computed since the last time."""
         if self.pending:
             budget = (now - self._drained_at) * speed
             if not self.signalled:
@@ -55,7 +74,15 @@ class Books:
                 self._prefilling[key] = left - done
                 self.pending = max(self.pending - done, 0.0)
         self._drained_at = now
-        return self.pending / speed
+        self._speed = speed
+
+    def _foresee(self) -> None:
+        """Bring `idle_at` and `floor` up to date: they change with the books and are read far more often."""
+        self.idle_at = self._drained_at + self.pending / self._speed
+        waits = self.signalled and self._prefilling
+        self.floor = (
+            max(self.pending - next(iter(self._prefilling.values())), 0.0) / self._speed if waits else 0.0
+        )
 
     def falls_to(self, seconds: float, now: float, speed: float) -> float:
         """When the clock alone brings the backlog down to `seconds`; infinity when a first token must come first."""
@@ -90,13 +117,14 @@ class Books:
         self, key: int, uncached: float, tokens: int, now: float, speed: float, sent: float | None = None
     ) -> None:
         """Charge an exchange: `uncached` work to compute (core/cost.py), `tokens` in all; `sent` when not now."""
-        self.backlog(now, speed)
+        self._settle(now, speed)
         self.requests += 1
         self.tokens += tokens
         if uncached > 0:
             self._prefilling[key] = float(uncached)
             self._sent[key] = (now if sent is None else sent, uncached)
             self.pending += uncached
+        self._foresee()
 
     def prompt_done(self, key: int, now: float) -> tuple[float, float]:
         """The first output token of an exchange was seen: it and all sent before it are computed.
@@ -104,6 +132,8 @@ class Books:
         Returns:
             The work that was done since the first token before, and the seconds it took; zeros when unknown.
         """
+        if key in self._prefilling:
+            self._settle(now, self._speed)
         if key not in self._prefilling:
             return 0.0, 0.0
         settled = self._up_to(key)
@@ -113,6 +143,7 @@ class Books:
             self.pending -= self._prefilling.pop(older)
             work += self._sent.pop(older)[1]
         self._take(0.0)
+        self._foresee()
         return work, now - began
 
     def _up_to(self, key: int) -> list[int]:
@@ -125,13 +156,17 @@ class Books:
             came = came or other == key
         return found
 
-    def end(self, key: int, tokens: int) -> None:
+    def end(self, key: int, tokens: int, now: float) -> None:
         """Take an exchange off, whatever ended it."""
         self.requests -= 1
         self.tokens -= tokens
+        if not self._prefilling:
+            return
+        self._settle(now, self._speed)
         left = self._prefilling.pop(key, 0.0)
         self._sent.pop(key, None)
         self._take(left)
+        self._foresee()
 
 
 class Bookkeeper(Protocol):
@@ -177,7 +212,7 @@ class Ledger:
         `sent` is when that was, for news of another gateway that comes late.
         """
         if key in self._entries:
-            self.release(key)
+            self.release(key, now)
         replica.books.send(key, uncached, tokens, now, replica.prefill_speed, sent)
         replica.recount()
         self._entries[key] = (replica, tokens)
@@ -190,12 +225,12 @@ class Ledger:
             if seconds > 0:
                 entry[0].learn(work, seconds)
 
-    def release(self, key: int) -> bool:
+    def release(self, key: int, now: float) -> bool:
         """End an exchange's charge. Idempotent: True only the first time."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
         replica, tokens = entry
-        replica.books.end(key, tokens)
+        replica.books.end(key, tokens, now)
         replica.recount()
         return True

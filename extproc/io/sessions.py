@@ -51,5 +51,5 @@ class ExchangeSession:
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""
-        self._exchange.end()
+        self._exchange.end(self._clock())
         self._watcher.ended(self._exchange)

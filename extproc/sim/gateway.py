@@ -113,9 +113,9 @@ class Gateway:
         if self.settings.signalled:
             self.ledger.prompt_done(key, now)
 
-    def ended(self, key: int) -> None:
+    def ended(self, key: int, now: float) -> None:
         """An own request is over."""
-        self.ledger.release(key)
+        self.ledger.release(key, now)
 
     def answered(self, job: Job) -> None:
         """An own request was answered in full: its length is learned from, as the server does with `usage`."""
@@ -133,7 +133,7 @@ class Gateway:
             if self.settings.signalled:
                 self.ledger.prompt_done(news.key, now)
         elif isinstance(news, Ended):
-            self.ledger.release(news.key)
+            self.ledger.release(news.key, now)
             if self.room is not None:
                 self.room.remove(news.key)
         elif self.room is not None:

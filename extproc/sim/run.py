@@ -4,25 +4,32 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import chain
 from random import Random
 from typing import Any
 
 from extproc.core.decide import Decision
 from extproc.sim import plan
+from extproc.sim.bounds import DAY, MOST_SECONDS, whole, within
+from extproc.sim.checks import check
 from extproc.sim.engine import Engine, EngineSettings
 from extproc.sim.gateway import Gateway, GatewaySettings
 from extproc.sim.jobs import Job, Row, Status
 from extproc.sim.journal import Ended, FirstToken, Held, News, Placed
 from extproc.sim.outcome import Outcome
+from extproc.sim.workload import WorkloadError
 
 #: Wall-clock time of virtual second 0, for engines' start times (any will do; counters are compared with it).
 _EPOCH = 1.0e9
 #: Seconds between sweeps of the gateways' indexes for what is too old.
 _EXPIRE = 5.0
-
-
-class SimulationFault(Exception):
-    """The simulation contradicts itself: tokens were lost, or a replica or a ledger did not end empty."""
+#: Gateways of one simulation, and replicas as all of them see them.
+MOST_GATEWAYS = 256
+_MOST_VIEWS = 100_000
+#: Bounds of the telemetry: shortest time between samples and longest delay of news, in seconds; samples in all.
+_LEAST_TELEMETRY = 0.01
+_MOST_DELAY = 3600.0
+_MOST_SAMPLES = 50_000_000
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -42,6 +49,22 @@ class SimSettings:
     seed: int = 0
     drain: float = 7200.0
     span: float = 60.0
+
+    def __post_init__(self) -> None:
+        whole("gateways", self.gateways, 1, MOST_GATEWAYS)
+        whole("replicas times gateways", len(self.fleet.replicas) * self.gateways, 1, _MOST_VIEWS)
+        if self.journal is not None:
+            within("journal, in seconds,", self.journal, 0, _MOST_DELAY)
+        if self.telemetry:
+            within("telemetry, in seconds, if not 0,", self.telemetry, _LEAST_TELEMETRY, DAY)
+        within("delay, in seconds,", self.delay, 0, _MOST_DELAY)
+
+    @property
+    def longest(self) -> float:
+        """Seconds of virtual time in which requests may arrive: bounded, and so that samples stay countable."""
+        if not self.telemetry:
+            return MOST_SECONDS
+        return min(MOST_SECONDS, _MOST_SAMPLES * self.telemetry / (len(self.fleet.replicas) * self.gateways))
 
 
 class Simulation:
@@ -65,9 +88,7 @@ class Simulation:
         self._open = True  # arrivals still come
         self._thinking = 0  # sessions between an answer and their next turn
         self._last = 0.0
-        self.gateways = [
-            Gateway(i, settings.gateway, settings.seed, 0.0) for i in range(max(settings.gateways, 1))
-        ]
+        self.gateways = [Gateway(i, settings.gateway, settings.seed, 0.0) for i in range(settings.gateways)]
         for name, engine in settings.fleet.replicas.items():
             self._add_engine(name, engine)
 
@@ -80,6 +101,7 @@ class Simulation:
 
         Raises:
             SimulationFault: a check on conservation failed.
+            WorkloadError: a request would arrive later than a run may last.
         """
         self._plan()
         self._feed = iter(rows)
@@ -124,7 +146,16 @@ class Simulation:
         if row is None:
             self._open = False
         else:
-            self._at(max(row.at, self.now), self._take_arrival, row)
+            self._arrival(max(row.at, self.now), self._take_arrival, row)
+
+    def _arrival(self, at: float, act: Callable[[Any], None], row: Row) -> None:
+        longest = self.settings.longest
+        if not at <= longest:
+            raise WorkloadError(
+                f"a request would arrive {at:g} s after the start, but a run with these replicas, gateways and this "
+                f"telemetry may last {longest:g} s; take fewer requests, a higher speed or rate, or rarer samples"
+            )
+        self._at(at, act, row)
 
     def _take_arrival(self, row: Row) -> None:
         self._next_arrival()
@@ -211,13 +242,13 @@ class Simulation:
         job.status = status
         job.finished = self.now
         gateway = self.gateways[job.gateway]
-        gateway.ended(job.key)
+        gateway.ended(job.key, self.now)
         self._tell(gateway, Ended(job.key))
         del self._jobs[job.key]
         self.outcome.add(job)
         if job.row.after is not None:
             self._thinking += 1
-            self._at(self.now + job.row.after.think, self._next_turn, job.row.after)
+            self._arrival(self.now + job.row.after.think, self._next_turn, job.row.after)
             self._last = self.now + job.row.after.think
 
     def _tell(self, sender: Gateway, news: News) -> None:
@@ -234,6 +265,11 @@ class Simulation:
     # -- replicas --------------------------------------------------------------------------------------
 
     def _add_engine(self, name: str, settings: EngineSettings) -> None:
+        """A new engine; one that left under the same name ends what it has, and counts in the sums."""
+        if name in self.engines:
+            self._retired.append(self.engines[name])
+        self._left.discard(name)
+        self._down.pop(name, None)
         self.engines[name] = Engine(name, settings, self.now)
         self._started[name] = _EPOCH + self.now
         self._marks[name] = 0.0
@@ -258,29 +294,37 @@ class Simulation:
             self._die(name, back)
 
     def _die(self, name: str, back: float) -> None:
+        """All on a replica fails. Of deaths that overlap, the last says when it is back."""
         self._down[name] = back
         for job in self.engines[name].drop_all():
             self._over(job, Status.FAILED)
         if back < math.inf:
-            self._at(back, self._come_back, name)
+            self._at(back, self._come_back, (self.engines[name], back))
 
-    def _come_back(self, name: str) -> None:
-        del self._down[name]
-        self._started[name] = _EPOCH + self.now
-        engine = self.engines[name]
-        engine.prompts = engine.generated = 0
+    def _come_back(self, what: tuple[Engine, float]) -> None:
+        engine, back = what
+        name = engine.name
+        if (
+            self.engines[name] is engine and self._down.get(name) == back
+        ):  # else it died again since, or joined anew
+            del self._down[name]
+            self._started[name] = _EPOCH + self.now
+            engine.restart()
 
     def _scrape(self, _: None) -> None:
         for name, engine in self.engines.items():
             if name in self._left:
                 continue
             sample = None if name in self._down else engine.sample(self.now, self._started[name])
-            self._at(self.now + self.settings.delay, self._observe, (name, sample))
+            self._at(self.now + self.settings.delay, self._observe, (engine, sample))
         if self._alive:
             self._at(self.now + self.settings.telemetry, self._scrape)
 
-    def _observe(self, what: tuple[str, Any]) -> None:
-        name, sample = what
+    def _observe(self, what: tuple[Engine, Any]) -> None:
+        engine, sample = what
+        name = engine.name
+        if self.engines[name] is not engine:
+            return  # the sample is of one that left, under whose name another joined
         for gateway in self.gateways:
             if sample is None:
                 gateway.pool.failed(name, "connect", self.now)
@@ -296,11 +340,14 @@ class Simulation:
 
     # -- counting --------------------------------------------------------------------------------------
 
+    def _all_engines(self) -> Iterator[Engine]:
+        return chain(self.engines.values(), self._retired)
+
     def _mark(self, _: None) -> None:
         """Close a bucket of the time series."""
         out = self.outcome
-        hits = sum(e.hits for e in self.engines.values())
-        computed = sum(e.computed for e in self.engines.values())
+        hits = sum(e.hits for e in self._all_engines())
+        computed = sum(e.computed for e in self._all_engines())
         out.hits.append(hits - self._counted[0])
         out.computed.append(computed - self._counted[1])
         self._counted = (hits, computed)
@@ -321,24 +368,4 @@ class Simulation:
             for word, times in gateway.troubles.items():
                 out.troubles[word] = out.troubles.get(word, 0) + times
         if not left:
-            self._check()
-
-    def _check(self) -> None:
-        """What went in came out: nothing is left anywhere, and every prompt token was computed or found."""
-        out = self.outcome
-        for engine in self.engines.values():
-            if not engine.is_empty:
-                raise SimulationFault(f"replica {engine.name} did not end empty")
-        for gateway in self.gateways:
-            if len(gateway.ledger):
-                raise SimulationFault(f"gateway {gateway.number} ended with {len(gateway.ledger)} charges")
-        done = sum(
-            tokens for tokens, status in zip(out.tokens, out.status, strict=True) if status == Status.FINISHED
-        )
-        seen = sum(engine.hits + engine.computed for engine in self.engines.values())
-        if seen != done:
-            raise SimulationFault(f"{done} prompt tokens were finished, but replicas counted {seen}")
-
-
-def _no_rows() -> Iterator[Row]:
-    return iter(())
+            check(out, list(self._all_engines()), self.gateways)

@@ -145,7 +145,7 @@ def test_a_request_id_that_is_no_plain_token_is_never_echoed(bad: str) -> None:
 def test_the_same_conversation_goes_where_it_is_warm() -> None:
     mind = steering(replicas=8)
     first, _ = steered(mind, chat("x" * 9000))
-    first.end()
+    first.end(200.0)
     assert first.decision is not None
     for turn in range(5):
         later = {
@@ -158,7 +158,7 @@ def test_the_same_conversation_goes_where_it_is_warm() -> None:
         exchange, _ = steered(mind, later, now=100.0 + turn)
         assert exchange.decision is not None
         assert exchange.decision.replica is first.decision.replica
-        exchange.end()
+        exchange.end(200.0)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ def test_the_end_releases_the_charge_once_whatever_the_state() -> None:
     mind = steering()
     exchange, _ = steered(mind, chat())
     assert mind.ledger.tokens > 0
-    exchange.end()
-    exchange.end()
+    exchange.end(200.0)
+    exchange.end(200.0)
     assert (mind.ledger.tokens, exchange.state) == (0, OVER)
 
 
@@ -323,7 +323,7 @@ def test_no_bytes_raise_and_the_ledger_is_empty_after_the_end(messages: list[byt
     for data in messages:
         if exchange.receive(data, 1.0).close:
             break
-    exchange.end()
+    exchange.end(200.0)
     assert mind.ledger.tokens == 0
 
 

@@ -116,7 +116,7 @@ def test_nothing_is_charged_placed_or_counted(policy: str) -> None:
     pool = steering.pools[0]
     own = pool.policy
     steering.decide(None, pool, 7, NOW)  # round_robin draws its first turn; from then on it counts
-    steering.ledger.release(7)
+    steering.ledger.release(7, NOW)
     first = [explain(steering, body(), CHAT, NOW)["choice"] for _ in range(3)]
     assert len(set(first)) == 1, "the same question gets the same answer"
     assert pool.policy is own

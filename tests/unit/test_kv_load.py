@@ -32,8 +32,8 @@ def test_what_was_sent_since_the_sample_is_added_and_what_ended_since_is_not_tak
     found.books.send(2, 0.0, 100, 2.0, 1.0)
     found.recount()
     assert found.kv_load == pytest.approx(0.4)
-    found.books.end(2, 100)
-    found.books.end(1, 500)
+    found.books.end(2, 100, 3.0)
+    found.books.end(1, 500, 3.0)
     found.recount()
     assert found.kv_load == pytest.approx(0.3)
 

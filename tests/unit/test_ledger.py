@@ -17,7 +17,7 @@ def test_what_was_sent_counts_at_once_and_is_gone_after_its_end() -> None:
     ledger.charge(1, target, uncached=300, tokens=500, now=0.0)
     assert (target.books.requests, target.books.tokens, ledger.tokens) == (1, 500, 500)
     assert target.books.backlog(0.0, 1000.0) == pytest.approx(0.3)
-    assert ledger.release(1)
+    assert ledger.release(1, 0.0)
     assert (target.books.requests, target.books.tokens, target.books.pending) == (0, 0, 0.0)
 
 
@@ -25,7 +25,7 @@ def test_a_release_counts_once() -> None:
     ledger, target = Ledger(), replica()
     ledger.charge(1, target, 10, 10, 0.0)
     ledger.charge(2, target, 10, 10, 0.0)
-    assert [ledger.release(1), ledger.release(1), ledger.release(99)] == [True, False, False]
+    assert [ledger.release(1, 0.0), ledger.release(1, 0.0), ledger.release(99, 0.0)] == [True, False, False]
     assert target.books.tokens == 10
 
 
@@ -42,7 +42,7 @@ def test_the_clock_takes_tokens_off_the_oldest_prompt_first() -> None:
     books.send(2, 500, 500, 0.0, 1000.0)
     assert books.backlog(0.4, 1000.0) == pytest.approx(1.1)
     assert books.backlog(1.2, 1000.0) == pytest.approx(0.3)  # the first is done, 0.2 s into the second
-    books.end(1, 1000)
+    books.end(1, 1000, 1.2)
     assert books.backlog(1.2, 1000.0) == pytest.approx(0.3), "ending a computed prompt changed the backlog"
     assert books.backlog(9.0, 1000.0) == 0.0
 
@@ -83,6 +83,21 @@ def test_a_first_token_does_not_settle_what_was_sent_later_though_it_was_heard_o
     assert books.backlog(0.5, 1000.0) == pytest.approx(1.0 - 0.48)
 
 
+def test_a_look_says_the_same_as_the_books_and_changes_nothing() -> None:
+    books = Books()
+    assert books.ahead(5.0) == 0.0
+    books.send(1, 1000, 1000, 10.0, 1000.0)
+    books.send(2, 500, 500, 10.5, 1000.0)
+    assert [books.ahead(now) for now in (10.5, 11.0, 11.5, 12.0)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
+    books.end(1, 1000, 11.2)  # 0.2 s into the second
+    assert books.ahead(11.2) == pytest.approx(0.3)
+    books.signalled = True
+    books.send(3, 400, 400, 11.2, 1000.0)
+    assert books.ahead(99.0) == pytest.approx(0.4), "the third can't have begun before the second's first token"
+    books.prompt_done(2, 12.0)
+    assert books.ahead(12.1) == pytest.approx(0.3)
+
+
 def test_the_clock_says_when_the_backlog_falls_to_an_amount_unless_a_first_token_must_come_before() -> None:
     books = Books()
     books.send(1, 1000, 1000, 0.0, 1000.0)
@@ -96,21 +111,23 @@ def test_the_clock_says_when_the_backlog_falls_to_an_amount_unless_a_first_token
 
 def test_a_replica_at_half_the_configured_speed_is_learned_from_first_tokens() -> None:
     ledger, target, now = Ledger(), replica(speed=1000.0), 0.0
+    target.books.signalled = True
     for key in range(200):
         ledger.charge(key, target, 1000, 1000, now)
         now += 2.0  # 1000 tokens took 2 s
         ledger.prompt_done(key, now)
-        ledger.release(key)
+        ledger.release(key, now)
     assert 450 < target.prefill_speed < 580
 
 
 def test_an_equal_replica_keeps_the_configured_speed_through_small_chance_differences() -> None:
     ledger, target, now = Ledger(), replica(speed=1000.0), 0.0
+    target.books.signalled = True
     for key in range(200):
         ledger.charge(key, target, 1000, 1000, now)
         now += 1.05
         ledger.prompt_done(key, now)
-        ledger.release(key)
+        ledger.release(key, now)
     assert target.prefill_speed == 1000.0
 
 
@@ -118,7 +135,7 @@ def test_the_end_of_an_old_incarnations_exchange_does_not_touch_the_new_one() ->
     ledger, old, new = Ledger(), replica(), replica()
     ledger.charge(1, old, 10, 100, 0.0)
     ledger.charge(2, new, 10, 100, 0.0)
-    ledger.release(1)
+    ledger.release(1, 0.0)
     assert new.books.tokens == 100
 
 
@@ -152,14 +169,14 @@ def test_any_sequence_leaves_the_books_sound_and_empty_at_the_end(
         elif action == "done":
             ledger.prompt_done(key, now)
         elif action == "release":
-            ledger.release(key)
+            ledger.release(key, now)
         else:
             now += amount / 1000
         for target in replicas:
             assert target.books.backlog(now, 1000.0) >= 0
             assert target.books.tokens >= 0
     for key in range(9):
-        ledger.release(key)
+        ledger.release(key, now)
     for target in replicas:
         assert (target.books.requests, target.books.tokens, target.books.pending) == (0, 0, 0.0)
         assert target.occupancy == target.kv_load == 0.0

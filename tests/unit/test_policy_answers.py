@@ -114,7 +114,7 @@ def test_serial_traffic_of_distinct_prompts_leaves_no_replica_above_a_quarter_of
         prompt = chat(rng.getrandbits(60), rng.getrandbits(60))
         decision = decide(pool, prompt, ledger, rng, key=key, now=key * 1.0)
         picked[decision.order[0].address] += 1
-        ledger.release(key)
+        ledger.release(key, key * 1.0)
         for replica in pool.replicas:
             replica.fresh_until = math.inf
     assert max(picked.values()) <= 800 * 0.25, picked

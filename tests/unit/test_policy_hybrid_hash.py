@@ -103,7 +103,7 @@ def pairs_of_a_shared_prefix(policy: str) -> tuple[int, int, Pool]:
     for n in range(400):
         prompt = chat(*shared, rng.getrandbits(60))
         decide(pool, prompt, ledger, rng, key=n, now=n * 0.01)
-        ledger.release(n)
+        ledger.release(n, n * 0.01)
     held = [pool.index.match([key]) for key in shared]
     return sum(map(len, held)), len(pool.index), pool
 

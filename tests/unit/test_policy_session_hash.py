@@ -155,7 +155,7 @@ def test_a_session_above_the_bound_moves_and_stays_where_it_went_until_it_expire
     assert moved.reason == "moved_session"
     assert moved.order[0] != home
     for key in range(1, 9):
-        replicas[home].books.end(key, 0)
+        replicas[home].books.end(key, 0, 1.0)
     replicas[home].recount()
     stayed = policy.choose(ask(replicas, chat(5), now=100.0), 1, RNG)
     assert (stayed.order, stayed.reason) == (moved.order, "session")

@@ -70,7 +70,7 @@ def test_the_shortest_goes_first_and_age_wins_in_the_end() -> None:
     bench.room.hold(1, prompt(2000, root=1), 0.0)
     bench.room.hold(2, prompt(500, root=2), 9.0)
     assert bench.room.next_own(9.0) is None
-    bench.ledger.release(90)
+    bench.ledger.release(90, 9.0)
     assert bench.room.next_own(9.9) == 2  # 0.5 - 0.1 * 0.9 = 0.41 against 2.0 - 0.1 * 9.9 = 1.01
     bench.room.remove(2)
     bench.room.hold(3, prompt(500, root=3), 25.0)

@@ -121,10 +121,8 @@ class ChargedCost:
 
 def backlogs_of(replicas: Sequence[Replica], now: float) -> list[float]:
     """Seconds of prompt work still ahead on each replica, by own books."""
-    return [
-        replica.books.backlog(now, replica.prefill_speed) if replica.books.pending else 0.0
-        for replica in replicas
-    ]
+    every = [replica.books for replica in replicas]
+    return [left if (left := books.idle_at - now) > books.floor else books.floor for books in every]
 
 
 def _seconds(ask: Ask, i: int) -> float:
