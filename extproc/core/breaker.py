@@ -1,11 +1,19 @@
 """A breaker for one replica: it opens when requests fail, and lets one at a time try whether it is well again.
 
-    closed     enough failures          -> open, for a first short time
+    closed     enough failures          -> open, for a first short time; for twice the last one when it was
+                                           open within the last `window`, up to the longest
     open       its time is over         -> half open
-    half open  the probe succeeds       -> closed
-               the probe fails          -> open, for twice as long, up to the longest
+    half open  a probe succeeds         -> closed
+               a probe fails            -> open, for twice as long, up to the longest
                it is cancelled, or has
-               no verdict for a while   -> half open; its place is free again
+               no verdict for a while   -> half open; its place is free again, and its verdict counts when it comes
+
+One probe is let through at a time, so the next goes when the one before was decided, cancelled, or is silent for
+`patience`. Verdicts come when an answer has ended (Envoy's access log); with answers of minutes the first one to end
+decides. That it began well decides nothing: an engine whose worker has died still sends headers with 200.
+
+A replica that fails half of its requests passes half of its probes. What counts against it is that it opens again
+soon after: it is away for longer each time, until it was well for a whole `window`.
 
 Failures are what says the engine is broken: no connection, a reset, a 5xx, a time-out. What says that the
 request was wrong (4xx) or that the engine is full (429, or 503 with Retry-After) opens nothing: it is pushback,
@@ -26,19 +34,26 @@ PUSHBACK: Final = "pushback"
 NEUTRAL: Final = "neutral"
 
 
+#: Probes whose late verdict is still listened to; one goes every `patience`, so these are a minute's.
+_MOST_PROBES = 32
+
+
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BreakerSettings:
     """When it opens and for how long. Times in seconds.
 
     The defaults find a replica that fails everything at its third request in a row, and one that fails half of
-    them within ten; a replica that fails one in five stays in, and its fallbacks carry it.
+    them within some ten. One that fails one in five is out for a second now and then, and its fallbacks carry it.
+    Other gateways open at 3 (two of them) or 5 in a row and stay open for 5 to 60 s; so long is not needed where one
+    probe at a time tries.
     """
 
     #: Failures in a row that open it.
     row: int = 3
-    #: Share of failures within `window` that opens it, once there were `least` requests.
-    share: float = 0.5
-    window: float = 10.0
+    #: Share of failures within `window` that opens it, once there were `least` requests. Of ten requests to a replica
+    #: that fails half, 4 fail with a chance of 83 %, 5 with 62 %; to one that fails a fifth, 12 % and 3 %.
+    share: float = 0.4
+    window: float = 30.0
     least: int = 10
     #: First and longest time open; each failed probe doubles it.
     first: float = 1.0
@@ -67,11 +82,12 @@ class Breaker:
     """State of one incarnation's breaker."""
 
     __slots__ = (
+        "_closed_at",
         "_in_row",
         "_open_for",
         "_outcomes",
-        "_probe",
-        "_probed_at",
+        "_place",
+        "_probes",
         "_settings",
         "_until",
         "pushed_until",
@@ -84,8 +100,11 @@ class Breaker:
         self._in_row = 0
         self._open_for = settings.first
         self._until = 0.0
-        self._probe: str | None = None
-        self._probed_at = 0.0  # when the probe was sent
+        self._closed_at: float | None = None  # when it last closed
+        self._place: str | None = None  # the probe that is waited for
+        self._probes: dict[
+            str, float
+        ] = {}  # all without a verdict since it is half open, and when they were sent
         self.state = CLOSED
         #: Until when the engine asked to be left alone; 0 when it did not.
         self.pushed_until = 0.0
@@ -95,13 +114,17 @@ class Breaker:
         if self.state == CLOSED:
             return True
         if self.state == OPEN and now >= self._until:
-            self.state, self._probe = HALF_OPEN, None
-        return self.state == HALF_OPEN and self._probe is None
+            self.state, self._place = HALF_OPEN, None
+            self._probes.clear()
+        return self.state == HALF_OPEN and self._place is None
 
     def sent(self, key: str, now: float) -> None:
         """An exchange was sent there; when half open it is the probe."""
-        if self.state == HALF_OPEN and self._probe is None:
-            self._probe, self._probed_at = key, now
+        if self.state == HALF_OPEN and self._place is None:
+            self._place = key
+            self._probes[key] = now
+            if len(self._probes) > _MOST_PROBES:
+                del self._probes[next(iter(self._probes))]
 
     def ended(self, key: str, said: str, now: float, retry_after: float | None = None) -> bool:
         """An exchange ended with a verdict; True when the breaker opened or closed.
@@ -112,37 +135,47 @@ class Breaker:
             wait = self._settings.pushback if retry_after is None else retry_after
             self.pushed_until = max(self.pushed_until, now + min(wait, self._settings.most_pushback))
         if self.state == HALF_OPEN:
-            return key == self._probe and self._probe_ended(said, now)
+            return self._probes.pop(key, None) is not None and self._probe_ended(said, now)
         if self.state == OPEN or said not in (SUCCESS, FAILURE):
             return False
         self._outcomes.append((now, said == FAILURE))
         self._in_row = self._in_row + 1 if said == FAILURE else 0
         if self._is_broken(now):
-            self._open(now)
+            self._broke(now)
             return True
         return False
 
     def cancelled(self, key: str) -> None:
         """An exchange was given up by its client: a probe's place is free again, and nothing is learned."""
-        if key == self._probe:
-            self._probe = None
+        self._probes.pop(key, None)
+        if key == self._place:
+            self._place = None
 
     def tick(self, now: float) -> None:
         """A probe without a verdict for `patience` frees its place: its client left, or its answer is long.
 
         An engine that fails fails soon; one that streams for minutes is not kept out meanwhile.
         """
-        if self._probe is not None and now - self._probed_at > self._settings.patience:
-            self._probe = None
+        if self._place is not None and now - self._probes.get(self._place, now) > self._settings.patience:
+            self._place = None
 
     def _probe_ended(self, said: str, now: float) -> bool:
-        self._probe = None
+        self._place = None
         if said == FAILURE:
-            self._open_for = min(self._open_for * 2, self._settings.longest)
+            self._open_for = self._longer()
             self._open(now)
         else:  # also pushback and a client's own error: the engine answered in good order
-            self.state, self._open_for = CLOSED, self._settings.first
+            self.state, self._closed_at = CLOSED, now
         return True
+
+    def _broke(self, now: float) -> None:
+        """Open from closed: for longer than the last time when that is not long ago."""
+        again = self._closed_at is not None and now - self._closed_at < self._settings.window
+        self._open_for = self._longer() if again else self._settings.first
+        self._open(now)
+
+    def _longer(self) -> float:
+        return min(self._open_for * 2, self._settings.longest)
 
     def _open(self, now: float) -> None:
         self.state, self._until = OPEN, now + self._open_for

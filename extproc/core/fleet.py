@@ -4,11 +4,13 @@ This module knows samples, books and time as arguments; who fetched a sample, an
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from extproc.core.bias import Cold, empty_share
 from extproc.core.breaker import HALF_OPEN, Breaker, BreakerSettings, verdict
-from extproc.core.headroom import Headroom, Weights
+from extproc.core.headroom import Headroom, Parts, Weights, toward_kv
 from extproc.core.ledger import Books
 from extproc.core.lifecycle import (
     MISSED,
@@ -20,6 +22,7 @@ from extproc.core.lifecycle import (
 )
 from extproc.core.sample import Sample
 from extproc.core.slow import Pace
+from extproc.core.speeds import Speeds
 
 #: Failed scrapes in a row after which a replica gets nothing new (L7). A refused or broken connection says at
 #: once that nobody is there; silence may be a busy engine, so it takes a few.
@@ -28,13 +31,9 @@ _MISSES_OTHERWISE = 4
 #: Scrape failures that say nothing of the engine's health: it answers, but not with metrics we can read.
 _HARMLESS = ("status_", "unparsable", "too_large", "internal", "tls")
 
-#: The configured prefill speed counts like so many seconds of observed prompt work.
-_PRIOR_SECONDS = 20.0
-#: Seconds of prompt work over which the learned speed is averaged.
-_PACE_SPAN = 120.0
 #: Least seconds a piece of prompt work must take to be learned from.
 _LEARN_SECONDS = 0.1
-#: The learned speed moves in steps of this factor, and only when it is off by _PACE_HOLD of one: small chance
+#: A learned speed moves in steps of this factor, and only when it is off by _PACE_HOLD of one: small chance
 #: differences between equal replicas would otherwise draw prompts to the one that seems fastest.
 _PACE_STEP = 1.15
 _PACE_HOLD = 0.75
@@ -81,6 +80,30 @@ class Traits:
     weights: Weights = field(default_factory=Weights)
     warm_up: WarmUp = field(default_factory=WarmUp)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    cold: Cold = field(default_factory=Cold)
+    #: Address -> what a second of that replica costs, for those that differ from the others' 1.
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+
+class Stepped:
+    """A learned speed as it is used: the configured one times a whole number of steps, kept until it is well off."""
+
+    __slots__ = ("_prior", "_step", "value")
+
+    def __init__(self, prior: float) -> None:
+        self._prior = prior
+        self._step = 0
+        self.value = prior
+
+    def follow(self, estimate: float) -> float:
+        """The value after an estimate; what is no speed (NaN, 0, infinity) changes nothing."""
+        if not 0 < estimate < math.inf:
+            return self.value
+        seen = math.log(estimate / self._prior, _PACE_STEP)
+        if abs(seen - self._step) > _PACE_HOLD:
+            self._step = min(max(round(seen), -_PACE_STEPS), _PACE_STEPS)
+            self.value = self._prior * _PACE_STEP**self._step
+        return self.value
 
 
 class Replica:
@@ -97,16 +120,19 @@ class Replica:
 
     __slots__ = (
         "_counted",
+        "_decode",
         "_failures",
         "_headroom",
-        "_pace",
-        "_pace_step",
+        "_prefill",
+        "_speeds",
         "_strangers",
         "address",
         "barred",
+        "bias",
         "books",
         "breaker",
         "context",
+        "cost",
         "crowded",
         "decode_speed",
         "fresh_until",
@@ -114,6 +140,7 @@ class Replica:
         "incarnation",
         "kv_load",
         "kv_tokens",
+        "lean",
         "life",
         "max_running",
         "occupancy",
@@ -165,10 +192,16 @@ class Replica:
         self.fresh_until = now + traits.stale_after
         #: Score 0..1; None while unknown.
         self.headroom: float | None = None
+        #: How much more of that there is for long requests than for short ones (core/headroom.py).
+        self.lean = 0.0
+        #: What a second of it costs against the others'.
+        self.cost = traits.costs.get(address, 1.0)
+        #: Factor on its expected cost: below 1 favours it (core/bias.py).
+        self.bias = self.cost
         self._headroom = Headroom(traits.weights)
         self._failures = 0
-        self._pace_step = 0
-        self._pace = (traits.prefill_speed * _PRIOR_SECONDS, _PRIOR_SECONDS)  # work and seconds, decayed
+        self._speeds = Speeds(traits.prefill_speed, traits.decode_speed, traits.prefill_doubling)
+        self._prefill, self._decode = Stepped(traits.prefill_speed), Stepped(traits.decode_speed)
         #: Requests of other senders at the last two samples. A sample is late, and shows what ended since; only
         #: what both show counts.
         self._strangers: tuple[float, float] | None = None
@@ -183,8 +216,11 @@ class Replica:
         if sample.kv_capacity and sample.kv_capacity <= _MOST_TOKENS:
             self.kv_tokens = sample.kv_capacity
         self.pace.observe(sample)
+        if self._speeds.observe(sample, self.max_running):
+            self.prefill_speed = self._prefill.follow(self._speeds.prefill)
+            self.decode_speed = self._decode.follow(self._speeds.decode)
         self._headroom.update(sample, self.max_running)
-        self.headroom = self._headroom.score
+        self.headroom, self.lean = self._headroom.score, self._headroom.lean
         seen = (sample.running or 0.0) + (sample.waiting or 0.0)
         beyond = max(seen - self.books.requests, 0.0)
         self._counted = self.books.tokens
@@ -198,11 +234,27 @@ class Replica:
         self.refresh(sample.at)
 
     def refresh(self, now: float) -> None:
-        """Let time pass and bring `barred` and `share` up to date; called at every event and a few times a second."""
+        """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""
         self.life.tick(now)
         self.breaker.tick(now)
         self.share = self.life.share(now) * self.pace.share
         self.barred = self._reason(now)
+        age = now - self.life.born
+        if age < self.traits.cold.span:
+            self.bias = self.cost * self.traits.cold.factor(age, empty_share(self.sample, self.kv_tokens))
+        else:
+            self.bias = self.cost
+
+    @property
+    def parts(self) -> Parts:
+        """What each part of the headroom score was at the last sample."""
+        return self._headroom.parts
+
+    def headroom_for(self, tokens: float) -> float | None:
+        """The headroom score 0..1 for a request of so many tokens, its answer included; None while unknown."""
+        if self.headroom is None:
+            return None
+        return min(max(self.headroom + self.lean * toward_kv(tokens, self.kv_tokens), 0.0), 1.0)
 
     def _reason(self, now: float) -> str | None:
         sample = self.sample
@@ -247,16 +299,9 @@ class Replica:
 
         Short pieces are passed over: they show the engine's step time more than its speed.
         """
-        if work < _LEARN_SECONDS * self.prefill_speed:
-            return
-        keep = math.exp(-seconds / _PACE_SPAN)
-        done, took = self._pace
-        self._pace = (done * keep + work, took * keep + seconds)
-        prior = self.traits.prefill_speed
-        seen = math.log(self._pace[0] / self._pace[1] / prior, _PACE_STEP)
-        if abs(seen - self._pace_step) > _PACE_HOLD:
-            self._pace_step = min(max(round(seen), -_PACE_STEPS), _PACE_STEPS)
-            self.prefill_speed = prior * _PACE_STEP**self._pace_step
+        if work >= _LEARN_SECONDS * self.prefill_speed:
+            self._speeds.computed(work, seconds)
+            self.prefill_speed = self._prefill.follow(self._speeds.prefill)
 
     def failed(self, reason: str, now: float) -> None:
         """A scrape failed; `reason` as the collector words it."""

@@ -8,13 +8,26 @@ score = weighted mean of the known parts of
 smoothed as the mean over a window of samples (C3).
 
 A part the engine does not tell leaves the mean; it does not count as free.
+
+Long requests weigh free KV more, short ones free running slots (C6). A long one moves `shift` of the smaller of
+the two weights from slots to KV, a short one from KV to slots, those between in proportion:
+
+    score for a request = score + lean * toward_kv          toward_kv = (s - TYPICAL) / (s + TYPICAL), -1..1
+    lean                = shift * min(w_kv, w_running) / (sum of weights) * (free KV - free slots) * queue penalty
+
+where s is the share of the replica's KV cache that the request's prompt and answer take. A request of TYPICAL
+share sees the score as it is. `score` and `lean` are of the sample; a decision adds one product.
 """
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from extproc.core.sample import Sample
 
+#: Share of a replica's KV cache that a request of usual length takes: 100 such requests fill it. An engine sized
+#: for its load runs some ten to some hundred at once.
+TYPICAL: Final = 0.01
 #: Waiting requests from which a queue is more than a passing one (C2).
 _QUEUE_STARTS = 2
 #: Least the queue penalty may leave of a score (C2).
@@ -25,49 +38,86 @@ _FORECAST_SAMPLES = 3
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Weights:
-    """How the parts count, and over what they are smoothed. `horizon` in seconds."""
+    """How the parts count, and over what they are smoothed. `horizon` in seconds, `shift` 0..1."""
 
     kv: float = 0.4
     running: float = 0.3
     waiting: float = 0.3
     window: int = 5
     horizon: float = 3.0
+    shift: float = 0.5
+
+    @property
+    def moved(self) -> float:
+        """Share of all weight that a request's length can move between free KV and free slots, 0..0.5."""
+        whole = self.kv + self.running + self.waiting
+        return self.shift * min(self.kv, self.running) / whole if whole else 0.0
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Parts:
+    """What the last sample gave each part, 0..1; None where the engine does not tell. `penalty` is the queue's."""
+
+    kv: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    penalty: float = 1.0
 
 
 class Headroom:
     """The score of one replica, fed with its samples."""
 
-    __slots__ = ("_kv", "_scores", "_weights", "score")
+    __slots__ = ("_kv", "_leans", "_scores", "_weights", "lean", "parts", "score")
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self._scores: deque[float] = deque(maxlen=weights.window)
+        self._leans: deque[float] = deque(maxlen=weights.window)
         self._kv: deque[tuple[float, float]] = deque(maxlen=max(weights.window, _FORECAST_SAMPLES))
         #: The smoothed score 0..1; None while no sample told anything.
         self.score: float | None = None
+        #: How much more room there is for long requests than for short ones, -0.5..0.5, smoothed.
+        self.lean = 0.0
+        self.parts = Parts()
 
     def update(self, sample: Sample, max_running: int) -> None:
         """Take one more sample in. `max_running` is used where the sample does not know its own."""
         if sample.kv_used is not None:
             self._kv.append((sample.at, sample.kv_used))
-        parts = self._parts(sample, sample.max_running or max_running)
-        weight = sum(share for share, _ in parts)
+        self.parts = parts = self._read(sample, sample.max_running or max_running)
+        weights = self._weights
+        weighed = ((weights.kv, parts.kv), (weights.running, parts.running), (weights.waiting, parts.waiting))
+        known = [(weight, part) for weight, part in weighed if part is not None]
+        weight = sum(weight for weight, _ in known)
         if not weight:
             return
-        mean = sum(share * _clamp(part) for share, part in parts) / weight
-        self._scores.append(mean * queue_penalty(sample.waiting))
+        self._scores.append(sum(weight * part for weight, part in known) / weight * parts.penalty)
         self.score = sum(self._scores) / len(self._scores)
+        both = parts.kv is not None and parts.running is not None
+        self._leans.append(
+            lean(weights, parts.kv or 0.0, parts.running or 0.0, parts.penalty) if both else 0.0
+        )
+        self.lean = sum(self._leans) / len(self._leans)
 
-    def _parts(self, sample: Sample, most: int) -> list[tuple[float, float]]:
-        weights = self._weights
-        parts = []
-        if sample.kv_used is not None:
-            parts.append((weights.kv, 1 - forecast(self._kv, sample.kv_used, weights.horizon)))
-        if sample.running is not None:
-            parts.append((weights.running, 1 - sample.running / most))
-        if sample.waiting is not None:
-            parts.append((weights.waiting, 1 - sample.waiting / most))
-        return parts
+    def _read(self, sample: Sample, most: int) -> Parts:
+        kv, running, waiting = sample.kv_used, sample.running, sample.waiting
+        return Parts(
+            kv=None if kv is None else _clamp(1 - forecast(self._kv, kv, self._weights.horizon)),
+            running=None if running is None else _clamp(1 - running / most),
+            waiting=None if waiting is None else _clamp(1 - waiting / most),
+            penalty=queue_penalty(waiting),
+        )
+
+
+def lean(weights: Weights, free_kv: float, free_slots: float, penalty: float = 1.0) -> float:
+    """What length moves a score by at most: above 0 where long requests find more room than short ones."""
+    return weights.moved * (free_kv - free_slots) * penalty
+
+
+def toward_kv(tokens: float, kv_tokens: float) -> float:
+    """-1 for a request that takes nothing of a KV cache, 0 for one that takes TYPICAL of it, towards 1 beyond."""
+    share = tokens / kv_tokens
+    return (share - TYPICAL) / (share + TYPICAL)
 
 
 def queue_penalty(waiting: float | None) -> float:

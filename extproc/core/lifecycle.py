@@ -24,6 +24,7 @@ nothing until its engine was heard. If no replica of a pool may take anything, t
 that failed a moment ago is a better answer than none.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,11 +99,13 @@ class Lifecycle:
             started knows nothing bad of replicas that have been serving all along).
     """
 
-    __slots__ = ("_started", "_warm_up", "cause", "deadline", "since", "state", "until")
+    __slots__ = ("_started", "_warm_up", "born", "cause", "deadline", "since", "state", "until")
 
     def __init__(self, warm_up: WarmUp, now: float, started: float | None = None) -> None:
         self._warm_up = warm_up
         self._started = now - warm_up.full if started is None else started
+        #: When the engine started; minus infinity when it is taken for warm.
+        self.born = -math.inf if started is None else started
         self.state = self._by_age(now)
         #: When the state began.
         self.since = now

@@ -7,7 +7,7 @@ names into the table of docs/engines.md (a test compares them).
 from typing import Protocol
 
 from extproc.core.sample import Sample
-from extproc.engines.generic import Generic
+from extproc.engines.generic import Generic, made_of
 from extproc.engines.llamacpp import LlamaCpp
 from extproc.engines.sglang import Sglang
 from extproc.engines.tgi import Tgi
@@ -15,7 +15,7 @@ from extproc.engines.triton import Triton
 from extproc.engines.trtllm import TrtLlm
 from extproc.engines.vllm import Vllm
 
-__all__ = ["NAMES", "Engine", "Generic", "detect", "get"]
+__all__ = ["NAMES", "Engine", "Generic", "detect", "get", "made_of"]
 
 
 class Engine(Protocol):

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading, Series, parse_labels
@@ -79,8 +80,8 @@ class Generic:
         unknown = sorted(names.keys() - set(FIELDS))
         if unknown or not names:
             what = f"{unknown[0]!r} is no field" if unknown else "no field is named"
-            raise ValueError(f"metrics names: {what}; known are {', '.join(sorted(FIELDS))}")
-        self._selectors = {field: Selector.parse(text) for field, text in names.items()}
+            raise ValueError(f"{what}; known are {', '.join(sorted(FIELDS))}")
+        self._selectors = {field: _selector(field, text) for field, text in names.items()}
         self.wanted = tuple(sorted({selector.name for selector in self._selectors.values()}))
         self._reader = Reader(self.wanted)
 
@@ -119,6 +120,27 @@ class Generic:
             prefill_count=total("prefill_count"),
             started=single(series("started")),
         )
+
+
+def made_of(names: Mapping[str, str]) -> Generic:
+    """The engine of these names: the same object for the same names, as its reader takes time to make.
+
+    Raises:
+        ValueError: as Generic.
+    """
+    return _made_of(tuple(sorted(names.items())))
+
+
+@lru_cache(maxsize=64)
+def _made_of(names: tuple[tuple[str, str], ...]) -> Generic:
+    return Generic(dict(names))
+
+
+def _selector(field: str, text: str) -> Selector:
+    try:
+        return Selector.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
 
 
 def _nameless(one: Series) -> bool:

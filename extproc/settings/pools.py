@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from extproc.addresses import parse_address
+from extproc.engines import Generic, made_of
 from extproc.quantities import Address, Duration, Number, Whole, show_duration
 from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
@@ -19,6 +20,9 @@ class ReplicaSettings(Settings):
     )
     telemetry: Literal["pool", "pull", "push", "both"] = Field(
         default="pool", description="how its state is learned, where that is not as the pool says"
+    )
+    cost: Number = Field(
+        default=1.0, ge=0.1, le=10, description="what a second of it costs, against 1 for the others"
     )
 
     @field_validator("address")
@@ -94,6 +98,10 @@ class HeadroomSettings(Settings):
         default=0.97, gt=0, le=1, description="KV use above which a replica gets nothing new"
     )
 
+    length_shift: Number = Field(
+        default=0.5, ge=0, le=1, description="how far a request's length moves weight between slots and KV"
+    )
+
     @model_validator(mode="after")
     def _some_weight(self) -> Self:
         if self.kv_weight + self.running_weight + self.waiting_weight <= 0:
@@ -123,6 +131,20 @@ class CapacitySettings(Settings):
         ge=1,
         le=1_000_000,
         description="output tokens assumed of an answer until answers came back",
+    )
+
+
+class ColdSettings(Settings):
+    """How a new replica is favoured until its cache is filled."""
+
+    favour: Number = Field(
+        default=0.3,
+        ge=0,
+        le=0.9,
+        description="part of its expected cost that an empty, new replica is spared",
+    )
+    span: Duration = Field(
+        default=1800.0, ge=1, le=86400, description="age of an engine at which nothing of that is left"
     )
 
 
@@ -167,8 +189,11 @@ class PoolSettings(Settings):
     models: list[str] = Field(
         default_factory=list, description="models the pool answers for; empty for every model"
     )
-    engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "triton", "llamacpp"] = Field(
+    engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "triton", "llamacpp", "generic"] = Field(
         default="auto", description="whose metric names are read"
+    )
+    names: dict[str, str] = Field(
+        default_factory=dict, description="with engine generic: a quantity -> its metric (docs/engines.md)"
     )
     replicas: list[Replica] = Field(default_factory=list, description="the engine endpoints")
     discovery: DiscoverySettings = Field(
@@ -187,7 +212,35 @@ class PoolSettings(Settings):
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     headroom: HeadroomSettings = Field(default_factory=HeadroomSettings)
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
+    cold: ColdSettings = Field(default_factory=ColdSettings)
     index: IndexSettings = Field(default_factory=IndexSettings)
+
+    @property
+    def reader(self) -> str | Generic:
+        """Who reads the metrics: the name of an engine, `auto`, or the one made of `names`."""
+        return made_of(self.names) if self.engine == "generic" else self.engine
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Address -> cost of the replicas that cost something else than 1."""
+        return {replica.address: replica.cost for replica in self.replicas if replica.cost != 1}
+
+    @field_validator("names")
+    @classmethod
+    def _can_be_read(cls, names: dict[str, str]) -> dict[str, str]:
+        if names:
+            made_of(names)
+        return names
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        if self.engine == "generic" and not self.names:
+            raise ValueError(
+                "engine generic needs names; write at least running: NAME_OF_THE_METRIC under names"
+            )
+        if self.names and self.engine != "generic":
+            raise ValueError(f"has names, which engine {self.engine} does not read; write engine: generic")
+        return self
 
     @model_validator(mode="after")
     def _has_replicas(self) -> Self:

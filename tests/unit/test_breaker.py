@@ -78,9 +78,9 @@ def test_failures_older_than_the_window_do_not_count() -> None:
     for number in range(8):
         breaker.ended(str(number), FAILURE if number % 2 else SUCCESS, 0.0)
     for number in range(5):
-        breaker.ended(str(number), SUCCESS, 11.0)
+        breaker.ended(str(number), SUCCESS, 31.0)
     for number in range(2):
-        breaker.ended(str(number), FAILURE, 11.0)
+        breaker.ended(str(number), FAILURE, 31.0)
     assert breaker.state == CLOSED
 
 

@@ -140,7 +140,7 @@ def test_every_dialect_is_in_the_table_of_dialects() -> None:
 def test_every_engine_is_documented_and_can_be_set() -> None:
     named = re.findall(r"^\| field \| .*?\(`(\w+)`\)", TEXTS["docs/engines.md"], re.MULTILINE)
     assert sorted(named) == sorted(NAMES)
-    assert set(get_args(PoolSettings.model_fields["engine"].annotation)) == {"auto", *NAMES}
+    assert set(get_args(PoolSettings.model_fields["engine"].annotation)) == {"auto", "generic", *NAMES}
 
 
 # -- metrics -----------------------------------------------------------------------------------------------

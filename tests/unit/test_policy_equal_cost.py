@@ -87,3 +87,19 @@ def test_near_ties_are_broken_at_random() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"equal_cost: {next(iter(settings))} must be within"):
         make_policy("equal_cost", settings)
+
+
+def test_what_is_seen_of_its_output_already_is_not_charged_twice() -> None:
+    replicas = fleet(None, None, None)
+    replicas[1].prefill_speed, replicas[1].decode_speed = 400.0, 500.0  # 2.5 and 2 times slower than the median
+    choice = EqualCost().choose(ask(replicas), 3, random.Random(1))
+    assert choice.parts["decode"] == pytest.approx([0.1, 0.2, 0.1])
+    assert choice.parts["slow"] == pytest.approx([0.0, (2.5 / 2 - 1) * 0.2, 0.0])
+
+
+def test_the_bias_of_a_replica_multiplies_its_time() -> None:
+    replicas = fleet(None, None)
+    replicas[0].bias, replicas[1].bias = 1.5, 0.7
+    choice = EqualCost().choose(ask(replicas), 2, random.Random(1))
+    assert choice.scores == pytest.approx([1.1 * 1.5, 1.1 * 0.7])
+    assert choice.order == [1, 0]

@@ -1,6 +1,8 @@
 """equal_cost: the least expected total time, from arrival to the last token (R13).
 
-cost(r) = queue(r) + prefill(r) + decode(r) + kv(r) + slow(r)      in seconds
+cost(r) = (queue(r) + prefill(r) + decode(r) + kv(r) + slow(r)) * bias(r)      in seconds
+
+bias(r) is below 1 for a replica whose cache is still to be filled, above it for one that costs more (core/bias.py).
 """
 
 from collections.abc import Sequence
@@ -46,7 +48,8 @@ class EqualCost:
             "kv": kv,
             "slow": slow,
         }
-        scores = [sum(column) for column in zip(*parts.values(), strict=True)]
+        times = [sum(column) for column in zip(*parts.values(), strict=True)]
+        scores = [time * replica.bias for time, replica in zip(times, replicas, strict=True)]
         return Choice(lowest(scores, picks, rng, self.near), scores, "least_time", parts)
 
     def _pressed(self, load: float) -> float:
@@ -54,14 +57,16 @@ class EqualCost:
         return self.kv * (load - KV_FREE) / (1 - KV_FREE) if load > KV_FREE else 0.0
 
     def _slowed(self, replicas: Sequence[Replica], decode: Sequence[float]) -> list[float]:
-        """Prompts show how fast a replica is; one slower than the fleet's median is held to decode as slowly."""
+        """One slower with prompts than the fleet's median is held to decode as slowly, where that is not seen yet."""
         speeds = [replica.prefill_speed for replica in replicas]
         if max(speeds) == min(speeds):
             return [0.0] * len(speeds)
         usual = sorted(speeds)[len(speeds) // 2]
+        outputs = [replica.decode_speed for replica in replicas]
+        usual_output = sorted(outputs)[len(outputs) // 2]
         return [
-            self.slow * (usual / speed - 1.0) * seconds if speed < usual else 0.0
-            for speed, seconds in zip(speeds, decode, strict=True)
+            self.slow * max(usual / speed / max(usual_output / output, 1.0) - 1.0, 0.0) * seconds
+            for speed, output, seconds in zip(speeds, outputs, decode, strict=True)
         ]
 
 

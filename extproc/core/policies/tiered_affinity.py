@@ -77,7 +77,7 @@ class TieredAffinity:
 
     def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
         """An owner of the prompt's prefix or one drawn by headroom; the roomiest others are the fallbacks."""
-        scores = headrooms(ask.replicas)
+        scores = headrooms(ask.replicas, ask.tokens + ask.output)
         first, reason = self._first(ask, scores, rng)
         costs = [1.0 - score for score in scores]
         return Choice(led_by(first, costs, picks), costs, reason, {"room": scores})

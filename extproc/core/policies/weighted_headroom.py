@@ -1,6 +1,8 @@
 """weighted_headroom: a draw among the replicas with room, the more room the likelier (R1).
 
-chance(r) ~ headroom(r) ** exponent, for headroom(r) >= floor; when none has that much, the one with the most.
+chance(r) ~ (headroom(r) / bias(r)) ** exponent, for headroom(r) >= floor; when none has that much, the one with
+the most. headroom(r) is for a request of this length (core/headroom.py); bias(r) is below 1 for a replica whose
+cache is still to be filled and above it for one that costs more (core/bias.py).
 """
 
 from dataclasses import dataclass
@@ -22,8 +24,8 @@ class WeightedHeadroom:
 
     def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
         """One drawn by headroom; the roomiest others are the fallbacks."""
-        scores = headrooms(ask.replicas)
-        first = drawn(scores, self.floor, self.exponent, rng)
+        scores = headrooms(ask.replicas, ask.tokens + ask.output)
+        first = drawn(scores, self.floor, self.exponent, rng, [replica.bias for replica in ask.replicas])
         costs = [1.0 - score for score in scores]
         reason = "drawn_by_headroom" if scores[first] >= self.floor else "none_with_room"
         return Choice(led_by(first, costs, picks), costs, reason, {"room": scores})

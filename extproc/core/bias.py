@@ -1,0 +1,45 @@
+"""A factor on what a replica is expected to cost: below 1 it is favoured, above 1 avoided, 1 is neutral.
+
+    bias = cost * (1 - favour * empty * young)
+
+    cost    what the operator says a second of this replica costs, against the others (P6): 1 unless set
+    empty   share of its cache that was never filled: 1 - tokens computed since it started / KV capacity, 0..1
+    young   1 - age / span, 0..1: nothing is left of the favour after `span` (L3)
+
+A new replica holds no prefix, so a rule that sends prompts to where they are cached never sends it any, and it stays
+cold. The favour gets it the prompts for which others are only a little better. It must not get those that would be
+computed anew for a lot: with favour 0.3 a replica that has nothing cached wins against one that would take less than
+1 - 0.3 = 70 % of the time. Filling ends the favour sooner than age does: a full cache needs no help. Age ends it too,
+since a pool with little traffic may never fill a cache, and then there is nothing to balance either.
+
+What was computed is known from the engine's own counters, which start with its process: prompt tokens that were
+not found in the cache, and generated ones. Where they are not told the replica is not favoured: an engine that
+was taken for new may have been serving for hours behind other gateways.
+"""
+
+import math
+from dataclasses import dataclass
+
+from extproc.core.sample import Sample
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Cold:
+    """How much a new replica is favoured (0..0.9), and for how long (s)."""
+
+    favour: float = 0.3
+    span: float = 1800.0
+
+    def factor(self, age: float, empty: float | None) -> float:
+        """1 - favour * empty * young; 1 where `empty` is unknown. `age` in seconds, infinity for not new."""
+        if empty is None or age >= self.span:
+            return 1.0
+        return 1.0 - self.favour * empty * (1.0 - max(age, 0.0) / self.span)
+
+
+def empty_share(sample: Sample | None, kv_tokens: int) -> float | None:
+    """Share 0..1 of a cache that was never filled since the engine started; None while unknown."""
+    if sample is None or sample.prompt_tokens is None:
+        return None
+    computed = sample.prompt_tokens - (sample.hit_tokens or 0.0) + (sample.generated_tokens or 0.0)
+    return min(max(1.0 - computed / kv_tokens, 0.0), 1.0) if math.isfinite(computed) else None
