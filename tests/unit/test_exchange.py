@@ -145,7 +145,7 @@ def test_a_request_id_that_is_no_plain_token_is_never_echoed(bad: str) -> None:
 def test_the_same_conversation_goes_where_it_is_warm() -> None:
     mind = steering(replicas=8)
     first, _ = steered(mind, chat("x" * 9000))
-    first.end(200.0)
+    first.end(1.5)
     assert first.decision is not None
     for turn in range(5):
         later = {
@@ -158,7 +158,7 @@ def test_the_same_conversation_goes_where_it_is_warm() -> None:
         exchange, _ = steered(mind, later, now=100.0 + turn)
         assert exchange.decision is not None
         assert exchange.decision.replica is first.decision.replica
-        exchange.end(200.0)
+        exchange.end(100.5 + turn)
 
 
 @pytest.mark.parametrize(
