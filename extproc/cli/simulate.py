@@ -2,23 +2,25 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from extproc.core.waiting import RoomSettings
+from extproc.cli.inputs import Finite, cannot_write, check_outputs
+from extproc.errors import KvsteerError
 from extproc.sim import texts
-from extproc.sim.compare import LATE, Plan, compare
+from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST
+from extproc.sim.checks import SimulationFault
+from extproc.sim.compare import LATE, Plan, check_length, compare
 from extproc.sim.engine import EngineSettings
 from extproc.sim.gateway import GatewaySettings
 from extproc.sim.generators import GENERATORS
 from extproc.sim.page import page
-from extproc.sim.plan import Fleet
-from extproc.sim.report import as_json, table_of
-from extproc.sim.run import SimSettings
-from extproc.sim.workload import WorkloadError
+from extproc.sim.plan import MOST_REPLICAS, Fleet
+from extproc.sim.report import Result, as_json, table_of
+from extproc.sim.run import MOST_GATEWAYS, SimSettings
 
 _DEFAULT_POLICIES = f"charged_cost{LATE},charged_cost,cache_aware,prefix_hash,least_request,round_robin"
 
@@ -34,7 +36,11 @@ _DEFAULT_POLICIES = f"charged_cost{LATE},charged_cost,cache_aware,prefix_hash,le
     "--room", default="", metavar="K=V,..", help="Late binding: theta, alpha, cap, most, patience, ..."
 )
 @click.option(
-    "--replicas", default=4, show_default=True, type=click.IntRange(1), help="Equal replicas r0, r1, ..."
+    "--replicas",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1, MOST_REPLICAS),
+    help="Equal replicas r0, r1, ...",
 )
 @click.option("--engine", default="", metavar="K=V,..", help="Their settings: kv, prefill, chunk, speed, ...")
 @click.option(
@@ -47,7 +53,11 @@ _DEFAULT_POLICIES = f"charged_cost{LATE},charged_cost,cache_aware,prefix_hash,le
     "--event", "events", multiple=True, metavar="T:WHAT:REPLICA[:V]", help="fail restart join leave slow."
 )
 @click.option(
-    "--gateways", default=1, show_default=True, type=click.IntRange(1), help="Each with a core of its own."
+    "--gateways",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, MOST_GATEWAYS),
+    help="Each with a core of its own.",
 )
 @click.option("--journal", default="20ms", show_default=True, help="How late gateways hear of each other.")
 @click.option("--private", is_flag=True, help="Gateways don't hear of each other.")
@@ -57,10 +67,11 @@ _DEFAULT_POLICIES = f"charged_cost{LATE},charged_cost,cache_aware,prefix_hash,le
 @click.option("--delay", default="100ms", show_default=True, help="How late a sample comes.")
 @click.option("--no-first-tokens", is_flag=True, help="Gateways don't see first tokens; the clock must tell.")
 @click.option(
-    "--speed", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Arrivals."
+    "--no-usage", is_flag=True, help="Gateways don't see how long answers were, and don't learn it."
 )
+@click.option("--speed", default=1.0, show_default=True, type=Finite(SLOWEST, FASTEST), help="Arrivals.")
 @click.option("--quantum", default="0s", show_default=True, help="Round arrivals down to this, for bursts.")
-@click.option("--limit", type=click.IntRange(1), help="Only the first rows.")
+@click.option("--limit", type=click.IntRange(1, MOST_REQUESTS), help="Only the first rows.")
 @click.option(
     "--seeds", default="0", show_default=True, help="With commas: ties and gateways are drawn anew."
 )
@@ -75,73 +86,94 @@ def command(**given: Any) -> None:
     The policies run in the same core as `kvsteer serve`. Time is virtual: an hour of traffic takes seconds. The
     first 10 % of arrivals are left out of the numbers. The same inputs and seeds give the same bytes.
 
-    Exit status: 0, or 2 when an input or option is wrong. docs/simulator.md has the model and examples.
+    Exit status: 0; 2 when an input or option is wrong, or an output can't be written; 1 when the simulation
+    contradicts itself. docs/simulator.md has the model and examples.
     """
     try:
         plan = _plan(given)
-        inputs = _inputs(given, plan)
+        check_outputs({"--json": given["json_path"], "--html": given["html_path"]}, [given["trace"]])
         results = _with_progress(plan)
-    except (ValueError, WorkloadError) as error:
+        _tell(given, plan, results)
+    except (ValueError, KvsteerError, SimulationFault) as error:
         click.echo(f"kvsteer simulate: {error}", err=True)
-        sys.exit(2)
-    title = _title(plan)
+        sys.exit(1 if isinstance(error, SimulationFault) else 2)
+
+
+def _tell(given: dict[str, Any], plan: Plan, results: list[Result]) -> None:
+    inputs, title = _inputs(given, plan), _title(plan)
     if str(given["json_path"]) != "-":
         _print(table_of(results, title))
     if given["json_path"] is not None:
-        with click.open_file(str(given["json_path"]), "w") as out:
-            out.write(as_json(results, inputs, plan.seeds))
+        _write("--json", given["json_path"], as_json(results, inputs, plan.seeds))
     if given["html_path"] is not None:
-        given["html_path"].write_text(page(results, inputs, title), encoding="utf-8")
+        _write("--html", given["html_path"], page(results, inputs, title))
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    if str(path) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(option, path, error) from None
 
 
 def _plan(given: dict[str, Any]) -> Plan:
-    journal = None if given["private"] else texts.seconds(given["journal"])
-    return Plan(
+    policies = texts.option("--policies", texts.policies, given["policies"])
+    plan = Plan(
         workload=texts.workload(given["trace"], given["generate"]),
-        policies=texts.policies(given["policies"]),
-        seeds=texts.seeds(given["seeds"]),
+        policies=policies,
+        seeds=texts.option("--seeds", texts.seeds, given["seeds"]),
         sim=SimSettings(
             fleet=_fleet(given),
-            gateway=GatewaySettings(signalled=not given["no_first_tokens"]),
+            gateway=GatewaySettings(signalled=not given["no_first_tokens"], measured=not given["no_usage"]),
             gateways=given["gateways"],
-            journal=journal,
-            telemetry=texts.seconds(given["telemetry"]),
-            delay=texts.seconds(given["delay"]),
+            journal=None if given["private"] else texts.option("--journal", texts.seconds, given["journal"]),
+            telemetry=texts.option("--telemetry", texts.seconds, given["telemetry"]),
+            delay=texts.option("--delay", texts.seconds, given["delay"]),
         ),
-        slo=texts.slo(given["slo"]),
-        room=_room(given["room"]),
+        slo=texts.option("--slo", texts.slo, given["slo"]),
+        room=texts.option("--room", lambda text: texts.room(texts.pairs(text)), given["room"]),
         speed=given["speed"],
-        quantum=texts.seconds(given["quantum"]),
+        quantum=texts.option("--quantum", texts.seconds, given["quantum"]),
         limit=given["limit"],
-        policy_settings=texts.policy_settings(given["sets"]),
+        policy_settings=texts.policy_settings(given["sets"], policies),
     )
+    check_length(plan)
+    return plan
 
 
 def _fleet(given: dict[str, Any]) -> Fleet:
     replicas: dict[str, EngineSettings] = {}
     for text in given["classes"]:
-        name, count, settings = texts.replica_class(text)
-        replicas.update({f"{name}{number}": settings for number in range(count)})
+        name, count, settings = texts.option("--class", texts.replica_class, text)
+        for number in range(count):
+            if f"{name}{number}" in replicas:
+                raise ValueError(
+                    f"--class {text}: there is a replica {name}{number} already; rename the class"
+                )
+            replicas[f"{name}{number}"] = settings
     if not replicas:
-        settings = texts.engine_settings(texts.numbers(given["engine"]))
+        settings = texts.option(
+            "--engine", lambda text: texts.engine_settings(texts.numbers(text)), given["engine"]
+        )
         replicas = {f"r{number}": settings for number in range(given["replicas"])}
     for text in given["slow"]:
-        for name, factor in texts.numbers(text).items():
-            if name not in replicas:
-                raise ValueError(f"--slow {text}: there is no replica {name!r}; known: {', '.join(replicas)}")
-            replicas[name] = EngineSettings(**{**asdict(replicas[name]), "speed": factor})
-    return Fleet(replicas=replicas, events=[texts.fleet_event(text) for text in given["events"]])
+        texts.option("--slow", lambda words: _slow(words, replicas), text)
+    events = [texts.option("--event", texts.fleet_event, text) for text in given["events"]]
+    return Fleet(replicas=replicas, events=events)
 
 
-def _room(text: str) -> RoomSettings:
-    given: dict[str, Any] = dict(texts.pairs(text))
-    for key, value in given.items():
-        if key not in RoomSettings.__slots__:
-            raise ValueError(
-                f"late binding has no setting {key!r}; it has: {', '.join(RoomSettings.__slots__)}"
-            )
-        given[key] = value if key == "order" else texts.numbers(f"{key}={value}")[key]
-    return RoomSettings(**given)
+def _slow(text: str, replicas: dict[str, EngineSettings]) -> None:
+    """Give replicas the speeds that "r0=0.5,r1=2" names."""
+    given = texts.numbers(text)
+    if not given:
+        raise ValueError("write REPLICA=FACTOR, for example r1=0.5")
+    for name, factor in given.items():
+        if name not in replicas:
+            raise ValueError(f"there is no replica {name!r}; known: {', '.join(list(replicas)[:20])}")
+        replicas[name] = replace(replicas[name], speed=factor)
 
 
 def _inputs(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -172,7 +204,7 @@ def _print(table: Any) -> None:
     console.print(table)
 
 
-def _with_progress(plan: Plan) -> Any:
+def _with_progress(plan: Plan) -> list[Result]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,6 +1,7 @@
 """kvsteer tune: better settings for a policy, searched for on a trace. It says them; it never applies them."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 
 import click
 
+from extproc.cli.inputs import Finite
+from extproc.errors import KvsteerError
 from extproc.sim import texts
-from extproc.sim.compare import LATE, Plan
-from extproc.sim.plan import uniform_fleet
-from extproc.sim.run import SimSettings
+from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST
+from extproc.sim.checks import SimulationFault
+from extproc.sim.compare import LATE, Plan, check_length
+from extproc.sim.plan import MOST_REPLICAS, uniform_fleet
+from extproc.sim.run import MOST_GATEWAYS, SimSettings
 from extproc.sim.tune import OBJECTIVES, ROOM, Found, Settings, grid, search, star
-from extproc.sim.workload import WorkloadError
 
 
 @click.command()
@@ -31,13 +35,11 @@ from extproc.sim.workload import WorkloadError
 @click.option(
     "--for", "objective", default="ttft_mean", show_default=True, type=click.Choice(list(OBJECTIVES))
 )
-@click.option("--replicas", default=4, show_default=True, type=click.IntRange(1))
+@click.option("--replicas", default=4, show_default=True, type=click.IntRange(1, MOST_REPLICAS))
 @click.option("--engine", default="", metavar="K=V,..", help="The replicas' settings, as for simulate.")
-@click.option("--gateways", default=1, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--speed", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Arrivals."
-)
-@click.option("--limit", type=click.IntRange(1), help="Only the first rows.")
+@click.option("--gateways", default=1, show_default=True, type=click.IntRange(1, MOST_GATEWAYS))
+@click.option("--speed", default=1.0, show_default=True, type=Finite(SLOWEST, FASTEST), help="Arrivals.")
+@click.option("--limit", type=click.IntRange(1, MOST_REQUESTS), help="Only the first rows.")
 @click.option("--seeds", default="0,1,2", show_default=True, help="All of them are played in the last round.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 def command(**given: Any) -> None:
@@ -47,15 +49,16 @@ def command(**given: Any) -> None:
     values given. All are played on a part of the workload, the better third on more, the best on all of it and with
     every seed, beside the settings as they are. Nothing is changed anywhere: the report says what to change.
 
-    Exit status: 0, or 2 when an input or option is wrong.
+    Exit status: 0; 2 when an input or option is wrong; 1 when the simulation contradicts itself.
     """
     try:
         plan = _plan(given)
-        candidates = grid(_tried(given["tried"])) if given["tried"] else star(given["policy"])
+        late = plan.policies[0].endswith(LATE)
+        candidates = grid(_tried(given["tried"], late)) if given["tried"] else star(plan.policies[0])
         found = _with_progress(plan, candidates, given["objective"])
-    except (ValueError, WorkloadError) as error:
+    except (ValueError, KvsteerError, SimulationFault) as error:
         click.echo(f"kvsteer tune: {error}", err=True)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, SimulationFault) else 2)
     if given["as_json"]:
         click.echo(json.dumps(_record(found, given), indent=1))
     else:
@@ -63,19 +66,23 @@ def command(**given: Any) -> None:
 
 
 def _plan(given: dict[str, Any]) -> Plan:
-    engine = texts.engine_settings(texts.numbers(given["engine"]))
-    policies = texts.policies(given["policy"])
+    policies = texts.option("--policy", texts.policies, given["policy"])
     if len(policies) != 1:
-        raise ValueError("--policy: one policy is tuned at a time")
-    return Plan(
+        raise ValueError(f"--policy {given['policy']}: one policy is tuned at a time")
+    engine = texts.option(
+        "--engine", lambda text: texts.engine_settings(texts.numbers(text)), given["engine"]
+    )
+    plan = Plan(
         workload=texts.workload(given["trace"], given["generate"]),
         policies=policies,
-        seeds=texts.seeds(given["seeds"]),
+        seeds=texts.option("--seeds", texts.seeds, given["seeds"]),
         sim=SimSettings(fleet=uniform_fleet(given["replicas"], engine), gateways=given["gateways"]),
         speed=given["speed"],
         limit=given["limit"],
-        policy_settings=texts.policy_settings(given["sets"]),
+        policy_settings=texts.policy_settings(given["sets"], policies),
     )
+    check_length(plan)
+    return plan
 
 
 def _with_progress(plan: Plan, candidates: Sequence[Settings], objective: str) -> Found:
@@ -92,17 +99,32 @@ def _with_progress(plan: Plan, candidates: Sequence[Settings], objective: str) -
         return search(plan, candidates, objective, tell)
 
 
-def _tried(given: tuple[str, ...]) -> dict[str, list[float]]:
-    found = {}
+def _tried(given: tuple[str, ...], late: bool) -> dict[str, list[float]]:
+    """What --try says: setting -> values. `late`: whether the policy binds late, so that the room's count."""
+    found: dict[str, list[float]] = {}
     for text in given:
-        name, equals, values = text.partition("=")
-        try:
-            found[name.strip()] = [float(value) for value in values.split(":")]
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise ValueError(f"--try {text}: write SETTING=VALUE:VALUE, for example gain=2:3:5")
+        name, values = texts.option("--try", _values, text)
+        if name in found:
+            raise ValueError(f"--try {text}: {name} is given twice; write all its values at once")
+        if name.startswith(ROOM) and not late:
+            raise ValueError(
+                f"--try {text}: nothing waits; settings of late binding need --policy NAME{LATE}"
+            )
+        found[name] = values
     return found
+
+
+def _values(text: str) -> tuple[str, list[float]]:
+    """ "gain=2:3:5" -> "gain", [2.0, 3.0, 5.0]."""
+    name, equals, words = text.partition("=")
+    try:
+        values = [float(word) for word in words.split(":")]
+    except ValueError:
+        equals = ""
+        values = []
+    if not equals or not name.strip() or not all(map(math.isfinite, values)):
+        raise ValueError("write SETTING=VALUE:VALUE, for example gain=2:3:5")
+    return name.strip(), list(dict.fromkeys(values))
 
 
 def _report(found: Found, policy: str, objective: str) -> list[str]:
@@ -149,7 +171,10 @@ def _record(found: Found, given: dict[str, Any]) -> dict[str, Any]:
         "policy": given["policy"],
         "objective": given["objective"],
         "best": found.best.settings,
-        "gain": round(found.gain, 6),
+        "gain": round(found.gain, 6) if math.isfinite(found.gain) else None,
         "clear": found.is_clear,
-        "trials": [{"settings": trial.settings, "values": trial.values} for trial in found.trials],
+        "trials": [
+            {"settings": trial.settings, "values": [v if math.isfinite(v) else None for v in trial.values]}
+            for trial in found.trials
+        ],
     }

@@ -46,6 +46,23 @@ def traits_of(fleet: Fleet, telemetry: float) -> Traits:
     )
 
 
+def check_length(plan: Plan) -> None:
+    """Refuse a workload that would take longer than a run may last, before it begins.
+
+    Raises:
+        ValueError: says how long it would take and what would do.
+    """
+    whole = int(plan.workload.facts["requests"])
+    share = min((plan.limit or whole) / whole, 1.0)
+    seconds = plan.workload.seconds * share / plan.speed + plan.workload.pauses
+    longest = plan.sim.longest
+    if seconds > longest:
+        raise ValueError(
+            f"arrivals would take {seconds:.0f} s, but a run with these replicas, gateways and this telemetry may "
+            f"last {longest:.0f} s; take fewer requests, a higher speed or rate, shorter pauses, or rarer samples"
+        )
+
+
 def settings_of(plan: Plan, name: str, seed: int) -> SimSettings:
     """The settings of one run. A name that ends with `+late` binds late.
 

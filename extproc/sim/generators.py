@@ -5,11 +5,12 @@ from a log-normal distribution around the median given, as lengths of real promp
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from itertools import count
 from random import Random
 
+from extproc.sim.bounds import DAY, MOST_REQUESTS, MOST_TOKENS, shown, whole, within
 from extproc.sim.jobs import BLOCK_TOKENS, Row, block_hash
 from extproc.sim.workload import Workload, WorkloadError
 
@@ -249,6 +250,16 @@ def _mixed(
         yield text.row(now, dice.length(output))
 
 
+#: Longest median of a length, in tokens; draws go up to _MOST times that.
+_LONGEST = 500_000
+#: Most tokens of all shared texts together: 4 million blocks, some 250 MB.
+_MOST_SHARED = 2**31
+#: Least and most of each setting that is no length.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "requests": (1, MOST_REQUESTS), "rate": (0.0001, 1e6), "seed": (-(2**53), 2**53), "groups": (1, 10**6),
+    "documents": (1, 10**6), "turns": (1, 1000), "think": (0, DAY), "share": (0, 1), "size": (1, 10**6),
+}  # fmt: skip
+
 #: Name on the command line -> generator.
 GENERATORS: dict[str, Callable[..., Iterator[Row]]] = {
     "shared_prompts": _shared_prompts,
@@ -261,27 +272,41 @@ GENERATORS: dict[str, Callable[..., Iterator[Row]]] = {
 }
 
 
-def generated(name: str, settings: dict[str, float]) -> Workload:
+def generated(name: str, settings: Mapping[str, float]) -> Workload:
     """A generated workload. Settings are the generator's own; `requests`, `rate` and `seed` have defaults.
 
     Raises:
         WorkloadError: no such generator or setting, or a value out of range.
     """
     if name not in GENERATORS:
-        raise WorkloadError(f"there is no generator {name!r}; known: {', '.join(GENERATORS)}")
+        raise WorkloadError(f"there is no generator {shown(name)}; known: {', '.join(GENERATORS)}")
     defaults: dict[str, int | float] = {"requests": 5000, "rate": 4.0, "seed": 0}
     for key, parameter in signature(GENERATORS[name]).parameters.items():
         if parameter.default is not parameter.empty:
             defaults[key] = parameter.default
-    chosen: dict[str, int | float] = {}
-    for key, default in defaults.items():
-        value = settings.get(key, default)
-        if not value > 0 and key != "seed":
-            raise WorkloadError(f"generator {name!r}: {key} must be above 0, not {value:g}")
-        chosen[key] = int(value) if isinstance(default, int) else float(value)
     unknown = sorted(set(settings) - set(defaults))
     if unknown:
-        raise WorkloadError(
-            f"generator {name!r} has no setting {unknown[0]!r}; it has: {', '.join(sorted(defaults))}"
-        )
-    return Workload(name, lambda: GENERATORS[name](**chosen), dict(chosen))
+        has = ", ".join(sorted(defaults))
+        raise WorkloadError(f"generator {name!r} has no setting {shown(unknown[0])}; it has: {has}")
+    try:
+        chosen = {key: _checked(key, settings.get(key, usual), usual) for key, usual in defaults.items()}
+        _check_sizes(chosen)
+    except ValueError as error:
+        raise WorkloadError(f"generator {name!r}: {error}") from None
+    seconds = chosen["requests"] / chosen["rate"]
+    pauses = chosen.get("think", 0) * (chosen.get("turns", 1) - 1)
+    return Workload(name, lambda: GENERATORS[name](**chosen), dict(chosen), seconds, pauses)
+
+
+def _checked(key: str, value: float, usual: float) -> int | float:
+    """A setting's value, within its bounds; whole where its default is."""
+    low, high = _BOUNDS.get(key, (1, _LONGEST))
+    return whole(key, value, int(low), int(high)) if isinstance(usual, int) else within(key, value, low, high)
+
+
+def _check_sizes(chosen: Mapping[str, float]) -> None:
+    """Bound what settings make together: the texts that are shared, and the longest prompt of a session."""
+    shared = chosen.get("groups", chosen.get("documents", 1)) * chosen.get("prompt", chosen.get("length", 1))
+    within("groups (documents) times their length, in tokens,", shared, 1, _MOST_SHARED)
+    context = chosen.get("turns", 1) * (chosen.get("user", 0) + chosen["output"])
+    within("turns times the tokens of each", context, 0, MOST_TOKENS)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from extproc.sim.outcome import Outcome
 from extproc.sim.summary import METRICS, over_seeds
@@ -30,7 +31,7 @@ class Result:
 
 def table_of(results: Sequence[Result], title: str) -> Table:
     """Policies against metrics: the mean over the seeds, and under it the range when there are several."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("policy")
     for name in _SHOWN:
         table.add_column(METRICS[name][0], justify="right")

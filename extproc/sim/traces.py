@@ -8,44 +8,77 @@
 
 import csv
 import hashlib
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from extproc.sim.bounds import DAY, MOST_SECONDS, MOST_TOKENS, shown, whole, within
 from extproc.sim.jobs import BLOCK_TOKENS, Row, block_hash
 from extproc.sim.workload import Workload, WorkloadError
 
 #: Block numbers from which those of rows without prefix identity are taken, far above any trace's own.
 _UNSHARED = 1 << 48
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+#: Largest trace that is read, in bytes: an hour of the public ones has 10 MB.
+_LARGEST: Final = 2**30
+_FORMS = f"JSON lines (Mooncake, agents) or a CSV with the columns {', '.join(_AZURE)}"
 
 
 def read_trace(path: Path) -> Workload:
     """A trace file as a workload. The form is told by what is in it.
 
     Raises:
-        WorkloadError: it can't be opened, or a line is not what the form asks for.
+        WorkloadError: it can't be read, or a line is not what the form asks for; says file, line and what is wrong.
     """
+    data = _read(path)
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        with path.open(encoding="utf-8") as lines:
-            first = lines.readline()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WorkloadError(f"{path}: can't be read as a trace: {error}") from None
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise WorkloadError(f"{path}:{line}: not UTF-8; a trace is {_FORMS}") from None
+    first = next(filter(None, map(str.strip, _lines(data))), "")
     if first.startswith("{"):
-        rows = _read_json(path)
+        rows = _read_json(path, data)
     elif first.startswith(_AZURE[0]):
-        rows = _read_azure(path)
+        rows = _read_azure(path, data)
     else:
-        raise WorkloadError(
-            f"{path}:1: neither JSON lines (Mooncake, agents) nor a CSV with the columns {', '.join(_AZURE)}"
-        )
+        raise WorkloadError(f"{path}:1: not a trace; write {_FORMS}")
     if not rows:
         raise WorkloadError(f"{path}: no requests in it")
-    return Workload(path.name, lambda: _copies(rows), {"sha256": digest, "requests": len(rows)})
+    name = path.name.encode("utf-8", "backslashreplace").decode()
+    facts: dict[str, str | int | float] = {
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "requests": len(rows),
+    }
+    seconds = max(row.at for row in rows)
+    return Workload(name, lambda: _copies(rows), facts, seconds, max(map(_pauses, rows)))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:  # a ValueError for names that no file has
+        raise WorkloadError(f"{path}: can't be read: {getattr(error, 'strerror', error)}") from None
+    if len(data) > _LARGEST:
+        raise WorkloadError(f"{path}: larger than {_LARGEST} bytes; cut it into parts")
+    return data
+
+
+def _pauses(row: Row) -> float:
+    """Seconds of the pauses from a turn to its session's end; of a first turn, all of them."""
+    seconds, after = 0.0, row.after
+    while after is not None:
+        seconds, after = seconds + after.think, after.after
+    return seconds
+
+
+def _lines(data: bytes, newline: str | None = None) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=newline)
 
 
 def _copies(rows: list[Row]) -> Iterator[Row]:
@@ -62,57 +95,101 @@ def _copies(rows: list[Row]) -> Iterator[Row]:
     return iter(sorted((copies[id(row)] for row in rows if id(row) not in later), key=lambda row: row.at))
 
 
-def _read_json(path: Path) -> list[Row]:
+def _read_json(path: Path, data: bytes) -> list[Row]:
     rows: list[Row] = []
-    sessions: dict[Any, list[tuple[int, Row]]] = {}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                row = _row(record)
-            except (ValueError, KeyError, TypeError) as error:
-                raise WorkloadError(f"{path}:{number}: not a request of a trace: {error!r}") from None
-            rows.append(row)
-            if "session" in record:
-                sessions.setdefault(record["session"], []).append((int(record.get("turn", number)), row))
-    for turns in sessions.values():
+    sessions: dict[str | int, list[tuple[int, Row]]] = {}
+    for number, line in enumerate(_lines(data), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            row = _row(record)
+            if record.get("session") is not None:
+                turn = whole("turn", record.get("turn", number), -(2**53))
+                sessions.setdefault(_session(record["session"]), []).append((turn, row))
+        except (ValueError, RecursionError) as error:
+            raise WorkloadError(f"{path}:{number}: not a request of a trace: {_reason(error)}") from None
+        rows.append(row)
+    _hang(sessions.values())
+    return rows
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"no JSON: {error.msg} at column {error.colno}"
+    return "nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _session(value: Any) -> str | int:
+    if type(value) not in (str, int):
+        raise ValueError(f"session must be text or a whole number, not {shown(value)}")
+    name: str | int = value
+    return name
+
+
+def _hang(sessions: Iterable[list[tuple[int, Row]]]) -> None:
+    """Hang each turn of a session on the one before it."""
+    for turns in sessions:
         turns.sort(key=lambda turn: turn[0])
         for (_, row), (_, after) in pairwise(turns):
             row.after = after
-    return rows
 
 
-def _row(record: dict[str, Any]) -> Row:
-    tokens, blocks = int(record["input_length"]), [block_hash(int(i)) for i in record["hash_ids"]]
-    needed = max(-(-tokens // BLOCK_TOKENS), 1)
-    if len(blocks) != needed:
+def _row(record: Any) -> Row:
+    """One line of a trace. Raises ValueError with the field and what it may be."""
+    if type(record) is not dict:
+        raise ValueError(f"must be an object, not {shown(record)}")
+    for name in ("input_length", "output_length", "hash_ids"):
+        if name not in record:
+            raise ValueError(f"{name} is missing")
+    tokens = whole("input_length", record["input_length"], 0, MOST_TOKENS)
+    ids, needed = record["hash_ids"], max(-(-tokens // BLOCK_TOKENS), 1)
+    if type(ids) is not list or not all(type(number) is int for number in ids):
+        raise ValueError(f"hash_ids must be a list of whole numbers, not {shown(ids)}")
+    if len(ids) != needed:
         raise ValueError(
-            f"{tokens} tokens are {needed} blocks of {BLOCK_TOKENS}, but hash_ids has {len(blocks)}"
+            f"{tokens} tokens are {needed} blocks of {BLOCK_TOKENS}, but hash_ids has {len(ids)}"
         )
     return Row(
-        float(record.get("timestamp", 0)) / 1000,
+        within("timestamp (ms from the start)", record.get("timestamp", 0), 0, MOST_SECONDS * 1000) / 1000,
         tokens,
-        int(record["output_length"]),
-        blocks,
-        think=float(record.get("think_ms", 0)) / 1000,
+        whole("output_length", record["output_length"], 0, MOST_TOKENS),
+        [block_hash(number) for number in ids],
+        think=within("think_ms", record.get("think_ms", 0), 0, DAY * 1000) / 1000,
     )
 
 
-def _read_azure(path: Path) -> list[Row]:
+def _read_azure(path: Path, data: bytes) -> list[Row]:
     rows: list[Row] = []
-    numbers, began = count(_UNSHARED), None
-    with path.open(encoding="utf-8", newline="") as lines:
-        for record in csv.DictReader(lines):
-            try:
-                at = datetime.fromisoformat(record["TIMESTAMP"][:26]).timestamp()
-                tokens, output = int(record["ContextTokens"]), int(record["GeneratedTokens"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise WorkloadError(
-                    f"{path}:{len(rows) + 2}: not a row of {', '.join(_AZURE)}: {error!r}"
-                ) from None
-            began = at if began is None else began
+    numbers = count(_UNSHARED)
+    lines = csv.DictReader(_lines(data, newline=""))
+    try:
+        for record in lines:
+            at, tokens, output = _azure_row(record)
             blocks = [block_hash(next(numbers)) for _ in range(max(-(-tokens // BLOCK_TOKENS), 1))]
-            rows.append(Row(at - began, tokens, output, blocks))
+            rows.append(Row(at, tokens, output, blocks))
+    except (ValueError, OverflowError, OSError, csv.Error) as error:
+        where = f"{path}:{lines.line_num}"
+        raise WorkloadError(f"{where}: not a row of {', '.join(_AZURE)}: {error}") from None
+    began = min((row.at for row in rows), default=0.0)
+    for row in rows:
+        row.at -= began
+    if rows and max(row.at for row in rows) > MOST_SECONDS:
+        raise WorkloadError(f"{path}: covers more than {MOST_SECONDS:g} s; cut it into parts")
     return rows
+
+
+def _azure_row(record: dict[str, Any]) -> tuple[float, int, int]:
+    """Time in seconds of any clock, prompt tokens, tokens of the answer."""
+    for name in _AZURE:
+        if not record.get(name):
+            raise ValueError(f"{name} is missing")
+    at = datetime.fromisoformat(record["TIMESTAMP"][:26]).timestamp()
+    tokens = whole("ContextTokens", _int(record["ContextTokens"]), 0, MOST_TOKENS)
+    return at, tokens, whole("GeneratedTokens", _int(record["GeneratedTokens"]), 0, MOST_TOKENS)
+
+
+def _int(text: str) -> int | str:
+    """A whole number where the text is one; else the text, for the message."""
+    digits = text.strip()
+    return int(digits) if len(digits) < 20 and digits.lstrip("-").isdecimal() and digits.isascii() else text

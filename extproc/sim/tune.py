@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean, stdev
-from typing import Any, Final
+from typing import Final
 
-from extproc.core.policies import policy_settings
+from extproc.core.policies import check_policy, policy_settings
 from extproc.sim.compare import LATE, Plan, compare, settings_of
+from extproc.sim.texts import room
 
 #: What can be searched for -> whether more of it is better.
 OBJECTIVES: Final = {
@@ -62,14 +63,20 @@ class Found:
 
     @property
     def gain(self) -> float:
-        """How much better the best is than the present settings, as a share of these; 0 when they are the best."""
+        """How much better the best is than the present settings, as a share of these; 0 when they are the best.
+
+        NaN when nothing can be compared, as where no request was answered.
+        """
+        if not math.isfinite(self.best.value) or not math.isfinite(self.present.value):
+            return math.nan
         change = self.best.value - self.present.value
         return (change if self.is_more_better else -change) / abs(self.present.value or 1.0)
 
     @property
     def noise(self) -> float:
         """Two standard errors of that share over the seeds; infinity with one seed, which can't tell."""
-        pairs = list(zip(self.best.values, self.present.values, strict=True))
+        values = zip(self.best.values, self.present.values, strict=True)
+        pairs = [pair for pair in values if all(map(math.isfinite, pair))]
         if len(pairs) < 2:
             return math.inf
         shares = [(ours - theirs) / abs(theirs or 1.0) for ours, theirs in pairs]
@@ -94,9 +101,23 @@ def grid(tried: Mapping[str, Sequence[float]]) -> list[Settings]:
 
 
 def star(policy: str) -> list[Settings]:
-    """Each setting of a policy alone, at half and at twice its default."""
-    defaults = policy_settings(policy.removesuffix(LATE))
-    return [{name: value * factor} for name, value in defaults.items() if value for factor in (0.5, 2.0)]
+    """Each setting of a policy alone, at half and at twice its default, where the policy takes that."""
+    name = policy.removesuffix(LATE)
+    tried = [
+        {key: value * factor}
+        for key, value in policy_settings(name).items()
+        if value
+        for factor in (0.5, 2.0)
+    ]
+    return [changes for changes in tried if _takes(name, changes)]
+
+
+def _takes(policy: str, settings: Settings) -> bool:
+    try:
+        check_policy(policy, settings)
+    except ValueError:
+        return False
+    return True
 
 
 def search(
@@ -153,14 +174,12 @@ def changed(plan: Plan, changes: Mapping[str, float]) -> Plan:
     """The plan with other settings of its policy, or of the waiting room where a name begins with "room."."""
     policy = plan.policies[0].removesuffix(LATE)
     own = {name: value for name, value in changes.items() if not name.startswith(ROOM)}
-    room: dict[str, Any] = {
-        name.removeprefix(ROOM): value for name, value in changes.items() if name.startswith(ROOM)
-    }
-    unknown = sorted(set(room) - set(plan.room.__slots__))
-    if unknown:
-        raise ValueError(f"late binding has no setting {unknown[0]!r}")
+    waiting = {name.removeprefix(ROOM): value for name, value in changes.items() if name.startswith(ROOM)}
+    if "order" in waiting:
+        raise ValueError(f"{ROOM}order is a word, not a number; compare orders with kvsteer simulate --room")
+    present = {name: getattr(plan.room, name) for name in plan.room.__slots__}
     settings = {**plan.policy_settings.get(policy, {}), **own}
-    return replace(plan, policy_settings={policy: settings}, room=replace(plan.room, **room))
+    return replace(plan, policy_settings={policy: settings}, room=room({**present, **waiting}))
 
 
 def _play(plan: Plan, changes: Settings, objective: str, limit: int, seeds: int) -> list[float]:

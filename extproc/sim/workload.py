@@ -14,11 +14,16 @@ class WorkloadError(KvsteerError):
 
 @dataclass(slots=True, frozen=True)
 class Workload:
-    """`name` and `facts` go into every report; `rows` makes the rows anew for every run."""
+    """`name` and `facts` go into every report; `rows` makes the rows anew for every run.
+
+    `seconds`: how long its arrivals take, about; `pauses`: and the longest session's pauses together.
+    """
 
     name: str
     rows: Callable[[], Iterable[Row]]
     facts: dict[str, str | int | float] = field(default_factory=dict)
+    seconds: float = 0.0
+    pauses: float = 0.0
 
 
 def shaped(

@@ -70,8 +70,8 @@ def test_an_azure_trace_has_times_and_lengths_and_shares_nothing(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "neither JSON lines"),
-        ("hello\n", "neither JSON lines"),
+        ("", "not a trace; write JSON lines"),
+        ("hello\n", "not a trace; write JSON lines"),
         ("{}\n", ":1: not a request of a trace"),
         ('{"timestamp":0,"input_length":600,"output_length":1,"hash_ids":[1]}\n', "600 tokens are 2 blocks"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
@@ -98,7 +98,7 @@ def test_generators_refuse_what_they_do_not_know() -> None:
         generated("x", {})
     with pytest.raises(WorkloadError, match=r"'chat' has no setting 'turn'; it has: .*turns"):
         generated("chat", {"turn": 3})
-    with pytest.raises(WorkloadError, match="rate must be above 0"):
+    with pytest.raises(WorkloadError, match="rate must be a number within"):
         generated("chat", {"rate": 0})
 
 
@@ -202,7 +202,7 @@ def test_json_on_stdout_is_json_alone() -> None:
         (["--generate", "chat", "--set", "gain=4"], "POLICY.SETTING=VALUE"),
         (["--generate", "chat", "--set", "charged_cost.gian=4"], "no setting 'gian'"),
         (["--generate", "chat", "--room", "tehta=1"], "no setting 'tehta'"),
-        (["--generate", "chat", "--engine", "speed=0"], "speed must be above 0"),
+        (["--generate", "chat", "--engine", "speed=0"], "speed must be a number within 0.001..1000, not 0"),
         (["none.jsonl"], "none.jsonl: can't be read"),
     ],
 )

@@ -84,7 +84,7 @@ def test_settings_of_the_waiting_room_are_told_by_their_name() -> None:
     ("words", "said"),
     [
         (["--try", "gian=1:2"], "has no setting 'gian'"),
-        (["--try", "room.tetha=1"], "late binding has no setting 'tetha'"),
+        (["--policy", "charged_cost+late", "--try", "room.tetha=1"], "late binding has no setting 'tetha'"),
         (["--try", "gain"], "write SETTING=VALUE:VALUE"),
         (["--try", "gain=a"], "write SETTING=VALUE:VALUE"),
         (["--policy", "random"], "random has no settings to try"),

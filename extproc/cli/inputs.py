@@ -1,0 +1,65 @@
+"""What commands ask of numbers and of files to write, before they begin: a fault costs no waiting."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from extproc.errors import KvsteerError
+
+
+class NotWritable(KvsteerError):
+    """An output can't be written. The command prints it and exits with 2."""
+
+
+class Finite(click.FloatRange):
+    """A number within bounds. NaN, which compares with nothing and so passes click's own bounds, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error (status 2) for what is none or out of bounds."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return found
+
+
+def check_outputs(outputs: dict[str, Path | None], sources: list[Path | None]) -> None:
+    """See that every output can be written; what is there already stays as it is.
+
+    Args:
+        outputs: option -> file, None where not given; `-` is standard output.
+        sources: files that are read, and so may not be written over.
+
+    Raises:
+        NotWritable: one can't, or two are the same file.
+    """
+    taken = {path.resolve(): str(path) for path in sources if path is not None}
+    for option, path in outputs.items():
+        if path is None or str(path) == "-":
+            continue
+        place = path.resolve()
+        if place in taken:
+            raise NotWritable(f"{option} {path}: would overwrite {taken[place]}; give another name")
+        taken[place] = f"what {option} writes"
+        _try(option, path)
+
+
+def _try(option: str, path: Path) -> None:
+    is_new = not path.exists()
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return  # a pipe or a device: opening it may wait for its reader
+    try:
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise cannot_write(option, path, error) from None
+
+
+def cannot_write(option: str, path: Path, error: OSError) -> NotWritable:
+    """The fault of an output, in words."""
+    return NotWritable(
+        f"{option} {path}: can't be written: {error.strerror}; give a file in a folder of yours"
+    )
