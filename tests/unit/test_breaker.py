@@ -1,5 +1,7 @@
 """The breaker: what counts as failure, one probe at a time, and no leaked place."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,74 @@ def test_half_of_ten_failing_opens_it_without_a_row() -> None:
     assert breaker.state == CLOSED
     breaker.ended("9", FAILURE, 0.0)
     assert breaker.state == OPEN
+
+
+def test_in_thin_traffic_a_replica_that_fails_every_other_request_is_found_too() -> None:
+    breaker, now = Breaker(BreakerSettings()), 0.0
+    for number in range(10):  # one in three seconds: within 30 s there are ten, and five of them failed
+        now += 3.0
+        breaker.ended(str(number), FAILURE if number % 2 else SUCCESS, now)
+    assert breaker.state == OPEN
+
+
+def test_three_of_ten_is_below_the_share() -> None:
+    breaker = Breaker(BreakerSettings())
+    for number in range(100):
+        breaker.ended(str(number), FAILURE if number % 10 in (3, 6, 9) else SUCCESS, float(number))
+    assert breaker.state == CLOSED
+
+
+def test_one_that_passes_its_probe_and_fails_again_is_out_for_longer_each_time() -> None:
+    breaker, now, opened = Breaker(BreakerSettings()), 0.0, []
+    for number in range(4):
+        for key in range(3):
+            breaker.ended(f"{number} {key}", FAILURE, now)
+        opened.append(next(wait for wait in (1.0, 2.0, 4.0, 8.0) if breaker.allows(now + wait)))
+        now += opened[-1]
+        breaker.sent(f"probe {number}", now)
+        breaker.ended(f"probe {number}", SUCCESS, now)
+        assert breaker.state == CLOSED
+    assert opened == [1.0, 2.0, 4.0, 8.0]
+    now += 30.0
+    for key in range(3):
+        breaker.ended(f"later {key}", FAILURE, now)
+    assert breaker.allows(now + 1.0), "it was well for a whole window, and is still held to its past"
+
+
+def test_a_replica_that_fails_half_at_random_is_out_most_of_the_time() -> None:
+    breaker, rng, served, sent = Breaker(BreakerSettings()), random.Random(3), 0, 0
+    for step in range(6000):  # ten requests a second for ten minutes
+        now = step / 10
+        breaker.tick(now)
+        sent += 1
+        if breaker.allows(now):
+            breaker.sent(str(step), now)
+            breaker.ended(str(step), FAILURE if rng.random() < 0.5 else SUCCESS, now)
+            served += 1
+    assert served < 0.35 * sent, f"{served} of {sent}"
+
+
+def test_the_late_end_of_a_long_probe_counts_though_others_were_sent_since() -> None:
+    breaker = tripped()
+    assert breaker.allows(1.0)
+    breaker.sent("long", 1.0)
+    breaker.tick(3.5)
+    assert breaker.allows(3.5)
+    breaker.sent("second", 3.5)
+    assert breaker.ended("long", SUCCESS, 4.0)
+    assert breaker.state == CLOSED
+    assert not breaker.ended("second", SUCCESS, 4.1)
+
+
+def test_probes_without_a_verdict_are_bounded() -> None:
+    breaker, now = tripped(), 1.0
+    for number in range(1000):
+        assert breaker.allows(now)
+        breaker.sent(str(number), now)
+        now += 2.1
+        breaker.tick(now)
+    assert not breaker.ended("0", FAILURE, now), "a probe of half an hour ago is remembered"
+    assert breaker.ended("999", SUCCESS, now)
 
 
 def test_failures_older_than_the_window_do_not_count() -> None:

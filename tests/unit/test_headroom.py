@@ -4,7 +4,8 @@ from collections import deque
 
 import pytest
 
-from extproc.core.headroom import Headroom, Weights, forecast, queue_penalty
+from extproc.core.fleet import Replica, Traits
+from extproc.core.headroom import Headroom, Parts, Weights, forecast, lean, queue_penalty, toward_kv
 from extproc.core.sample import Sample
 
 
@@ -54,3 +55,59 @@ def test_the_score_stays_within_0_and_1() -> None:
     headroom = Headroom(Weights(window=1))
     headroom.update(Sample(at=0.0, kv_used=1.5, running=999, waiting=999), max_running=64)
     assert headroom.score == 0.0
+
+
+def test_every_part_of_the_last_sample_is_told() -> None:
+    headroom = Headroom(Weights(window=5))
+    headroom.update(Sample(at=0.0, kv_used=0.25, running=16, waiting=3), max_running=64)
+    assert headroom.parts == Parts(kv=0.75, running=0.75, waiting=1 - 3 / 64, penalty=0.25)
+    headroom.update(Sample(at=1.0, running=64), max_running=64)
+    assert headroom.parts == Parts(kv=None, running=0.0, waiting=None, penalty=1.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "toward"), [(0, -1.0), (500, -1 / 3), (1000, 0.0), (3000, 0.5), (99_000, 0.98)]
+)
+def test_a_request_of_a_hundredth_of_the_cache_is_of_usual_length(tokens: float, toward: float) -> None:
+    assert toward_kv(tokens, 100_000) == pytest.approx(toward)
+
+
+def test_long_requests_weigh_free_kv_more_and_short_ones_free_slots() -> None:
+    """KV 0.2 free, slots 0.9 free, no queue: 0.4 * 0.2 + 0.3 * 0.9 + 0.3 = 0.65.
+
+    Half of the smaller weight, 0.15, moves: lean = 0.15 * (0.2 - 0.9) = -0.105.
+    """
+    replica = Replica("r0", 0, Traits(kv_tokens=100_000, max_running=10), 0.0)
+    replica.observe(Sample(at=1.0, kv_used=0.8, running=1, waiting=0))
+    assert (replica.headroom, replica.lean) == (pytest.approx(0.65), pytest.approx(-0.105))
+    assert replica.headroom_for(1000) == pytest.approx(0.65)
+    assert replica.headroom_for(0) == pytest.approx(
+        0.25 * 0.2 + 0.45 * 0.9 + 0.3
+    )  # the weights of the shortest
+    assert replica.headroom_for(3000) == pytest.approx(0.65 - 0.0525)
+    assert replica.headroom_for(10**9) == pytest.approx(0.55 * 0.2 + 0.15 * 0.9 + 0.3, abs=1e-4)
+    assert replica.parts.kv == pytest.approx(0.2)
+
+
+def test_length_says_nothing_where_a_part_is_unknown_or_weighs_nothing() -> None:
+    for weights, sample in (
+        (Weights(window=1), Sample(at=0.0, kv_used=0.8, waiting=0)),
+        (Weights(window=1), Sample(at=0.0, running=60, waiting=0)),
+        (Weights(window=1, kv=0.0), Sample(at=0.0, kv_used=0.8, running=1)),
+        (Weights(window=1, shift=0.0), Sample(at=0.0, kv_used=0.8, running=1)),
+    ):
+        headroom = Headroom(weights)
+        headroom.update(sample, max_running=64)
+        assert headroom.lean == 0.0
+    unknown = Replica("r0", 0, Traits(), 0.0)
+    assert unknown.headroom_for(5.0) is None
+
+
+def test_the_queue_penalty_takes_as_much_of_the_lean_and_the_window_smooths_it() -> None:
+    weights = Weights(kv=0.5, running=0.5, waiting=0.0, window=2, horizon=0, shift=1.0)
+    headroom = Headroom(weights)
+    headroom.update(Sample(at=0.0, kv_used=0.0, running=10, waiting=3), max_running=10)
+    assert headroom.lean == pytest.approx(0.5 * (1.0 - 0.0) * 0.25)
+    headroom.update(Sample(at=1.0, kv_used=0.0, running=10, waiting=0), max_running=10)
+    assert headroom.lean == pytest.approx((0.125 + 0.5) / 2)
+    assert lean(weights, 0.2, 0.7) == pytest.approx(-0.25)

@@ -82,3 +82,25 @@ def test_a_draw_is_a_point_on_the_line_of_weights(point: float, index: int) -> N
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"weighted_headroom: {next(iter(settings))} must be within"):
         make_policy("weighted_headroom", settings)
+
+
+def test_a_bias_changes_the_chances_of_those_with_room_and_lets_nobody_in() -> None:
+    replicas, rng = fleet(0.6, 0.6, 0.1), random.Random(7)
+    for replica, bias in zip(replicas, (1.0, 2.0, 0.1), strict=True):
+        replica.bias = bias
+    picked = Counter(WeightedHeadroom().choose(ask(replicas), 1, rng).order[0] for _ in range(DRAWS))
+    assert picked[0] / DRAWS == pytest.approx(0.8, abs=0.012)  # 0.6 ** 2 against 0.3 ** 2
+    assert picked[2] == 0
+
+
+def test_a_request_is_weighed_by_its_length_against_samples_and_books() -> None:
+    replicas = fleet(0.5, 1.0)  # 100,000 tokens of KV: 1,000 are usual, 3,000 are half of the way to KV
+    replicas[0].lean = -0.1
+    send(replicas[1], requests=5, tokens=5000)  # 0.75; free KV 0.75, free slots 0.5: 0.15 * 0.25 = 0.0375
+    assert headrooms(replicas, 1000) == pytest.approx([0.5, 0.75])
+    assert headrooms(replicas, 3000) == pytest.approx([0.45, 0.75 + 0.01875])
+    assert headrooms(replicas, 0) == pytest.approx([0.6, 0.75 - 0.0375])
+    choice = WeightedHeadroom().choose(ask(replicas, output=2000.0), 1, random.Random(1))  # 1,000 and 2,000
+    assert choice.parts["room"] == pytest.approx([0.45, 0.76875])
+    replicas[0].lean = -0.9
+    assert headrooms(replicas, 10**9)[0] == 0.0
