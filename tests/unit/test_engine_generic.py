@@ -1,7 +1,11 @@
 """Engines whose names come from settings; LMDeploy's as the example."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from extproc.config import parse
 from extproc.engines import Generic
 from extproc.engines.generic import FIELDS
 from tests.unit.engine_bodies import AT, known, spoilt
@@ -87,12 +91,33 @@ def test_every_field_that_is_a_quantity_can_be_named():
     assert known(engine.parse(text, AT)).keys() == set(FIELDS)
 
 
+def test_the_documented_settings_read_the_documented_engine():
+    page = (Path(__file__).parent.parent.parent / "docs" / "engines.md").read_text()
+    (example,) = re.findall(r"```yaml\n(pools:.*?engine: generic.*?)```", page, re.DOTALL)
+    pool = parse(example, "kvsteer.yaml").pools[0]
+    engine = pool.reader
+    assert isinstance(engine, Generic)
+    assert engine is pool.reader, "it is made anew for every replica"
+    assert known(engine.parse(BODY, AT)) == {"running": 5.0, "kv_used": 0.5, "ttft_sum": 2.0}
+
+
+def test_every_quantity_is_documented():
+    page = (Path(__file__).parent.parent.parent / "docs" / "engines.md").read_text()
+    rows = page[page.index("| quantity | unit |") : page.index("**With code**")]
+    assert sorted(re.findall(r"`(\w+)`", rows)) == sorted(FIELDS)
+
+
+def test_engines_with_a_name_are_read_by_it():
+    assert parse('pools: [{replicas: ["10.0.0.1:1"], engine: sglang}]', "f").pools[0].reader == "sglang"
+    assert parse('pools: [{replicas: ["10.0.0.1:1"]}]', "f").pools[0].reader == "auto"
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
         ({}, "no field is named; known are block_size"),
         ({"runing": "x"}, "'runing' is no field; known are .*running"),
-        ({"running": ""}, "is no metric; write name"),
+        ({"running": ""}, "running: '' is no metric; write name"),
         ({"running": "a b"}, "is no metric; write name"),
         ({"running": "a{b=c}"}, "is no metric; write name"),
         ({"running": "a{b}"}, "is no metric; write name"),
