@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from extproc.core.candidates import Found, usable
 from extproc.core.cost import prefill_work
-from extproc.core.fleet import SLOW, SOFT, Replica
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
-from extproc.core.lifecycle import WARMING
 from extproc.core.policies import Ask, Choice
 from extproc.core.policies.base import Rng
 from extproc.core.policies.least_tokens import LeastTokens
@@ -103,24 +103,24 @@ def decide(
 def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, picks: int = 3) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
     decision = Decision(key, pool, prompt, now)
-    candidates = _candidates(pool, decision, rng, now)
+    ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
+    decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
+    held = _held(pool, prompt, ratio, tokens)
+    candidates, decision.excluded, decision.trouble = _candidates(pool, held, rng, now)
     if not candidates:
         return decision
-    ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
     decision.candidates = candidates
-    decision.tokens = math.ceil(prompt.size * ratio) if prompt else 0
-    decision.output = _expected_output(pool, prompt, decision.tokens)
-    decision.columns = _cached_tokens(pool, prompt, candidates, ratio, decision.tokens)
-    decision.rho = pool.busy.rho(len(pool.replicas), now)
+    decision.output = output = _expected_output(pool, prompt, tokens)
+    decision.columns = columns = _column(candidates, held)
+    decision.rho = rho = pool.busy.rho(len(pool.replicas), now)
     half = 0.5 / pool.traits.prefill_doubling
-    columns, tokens, output = decision.columns, decision.tokens, decision.output
-    ask = Ask(candidates, columns, tokens, output, decision.rho, now, prompt, half, ratio, pool.index.fill)
+    ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, ratio, pool.index.fill)
     decision.choice = choice = _choose(pool, ask, picks, rng, decision)
     decision.reason = choice.reason
     decision.order = [candidates[i] for i in choice.order]
     decision.replica = decision.order[0]
-    decision.cached = decision.columns[choice.order[0]]
-    decision.work = prefill_work(decision.cached, decision.tokens, pool.traits.prefill_doubling)
+    decision.cached = columns[choice.order[0]]
+    decision.work = prefill_work(decision.cached, tokens, pool.traits.prefill_doubling)
     if pool.shadow is not None:
         chooser = None if decision.trouble == POLICY_FAILED else pool.policy
         decision.shadow = pool.shadow.look(ask, chooser, choice)
@@ -136,33 +136,14 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
         pool.place(replica, decision.prompt.chains, now)
 
 
-def _candidates(pool: Pool, decision: Decision, rng: Rng, now: float) -> list[Replica]:
-    """Replicas that may be chosen, those that warm up for their share of the requests.
-
-    If that leaves none, the stale ones serve (R8), and then those that are only rather not chosen (SOFT); the
-    decision says so.
-    """
-    replicas = pool.replicas
-    found = [
-        r
-        for r in replicas
-        if r.barred is None and now < r.fresh_until and (r.share >= 1.0 or rng.random() < r.share)
-    ]
-    if len(found) == len(replicas):
-        return found
-    decision.excluded = [(r, r.excluded(now) or _passed_over(r)) for r in replicas if r not in found]
-    if not found:
-        found = [r for r in replicas if r.barred is None]
-        decision.trouble = "all_stale" if found else ""
-    if not found:  # a replica that may be ill is a better answer than none; drained and sleeping ones are not
-        found = [r for r in replicas if r.barred in SOFT]
-        decision.trouble = "last_resort" if found else ""
-    return found
-
-
-def _passed_over(replica: Replica) -> str:
-    """Why a replica that may be chosen is no candidate this time: it stands for a share of the requests only."""
-    return WARMING if replica.life.state == WARMING else SLOW
+def _candidates(pool: Pool, held: dict[int, float], rng: Rng, now: float) -> Found:
+    """Replicas that may be chosen, from a part of a large fleet where the policy is content with one."""
+    ring = pool.ring
+    if ring is not None:
+        found = usable(ring.reach(held, rng), rng, now)
+        if found.replicas and not found.trouble:
+            return found
+    return usable(pool.replicas, rng, now)
 
 
 def _expected_output(pool: Pool, prompt: Prompt | None, tokens: float) -> float:
@@ -177,23 +158,26 @@ def _expected_output(pool: Pool, prompt: Prompt | None, tokens: float) -> float:
     return each * prompt.n
 
 
-def _cached_tokens(
-    pool: Pool, prompt: Prompt | None, candidates: Sequence[Replica], ratio: float, tokens: float
-) -> list[float]:
-    """Tokens of the prompt that each candidate holds, in the candidates' order."""
-    if prompt is None:
-        return [0.0] * len(candidates)
+def _held(pool: Pool, prompt: Prompt | None, ratio: float, tokens: float) -> dict[int, float]:
+    """Tokens of the prompt that replicas hold, by their slots; only those that hold some."""
     held: dict[int, float] = {}
+    if prompt is None:
+        return held
     for chain in prompt.chains:
         ends = chain.ends
         for slot, depth in pool.index.match(chain.hashes).items():
             held[slot] = held.get(slot, 0.0) + ends[depth - 1] * ratio
-    if not held:
-        return [0.0] * len(candidates)
     most = max(tokens - _LEAST_UNCACHED, 0)
     for slot, cached in held.items():
         if cached > most:
             held[slot] = most
+    return held
+
+
+def _column(candidates: Sequence[Replica], held: dict[int, float]) -> list[float]:
+    """`held` in the candidates' order."""
+    if not held:
+        return [0.0] * len(candidates)
     get = held.get
     return [get(replica.slot, 0.0) for replica in candidates]
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from extproc.core.candidates import WHOLE, Ring
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
 from extproc.core.lifecycle import GONE, QUIESCING
@@ -93,6 +94,8 @@ class Pool:
         self.busy = Busy(now)
         self.room: Room | None = None
         self.replicas: list[Replica] = []
+        #: The fleet as a decision looks at it in parts; None where it is to look at all of it.
+        self.ring: Ring | None = None
         self._by_address: dict[str, Replica] = {}
         self._ratios: dict[str, float] = {}
         self._judged = now  # when the replicas' paces were last compared
@@ -113,6 +116,7 @@ class Pool:
         self.policy_settings = dict(settings)
         self.policy_version = version
         self.shadow = shadow
+        self._arrange(self.replicas)
 
     def get(self, address: str) -> Replica | None:
         """The living incarnation at an address."""
@@ -135,7 +139,7 @@ class Pool:
         replica = self._by_address.pop(address, None)
         if replica is not None:
             self.index.remove_slot(replica.slot)
-            self.replicas = list(self._by_address.values())
+            self._arrange(list(self._by_address.values()))
 
     def restarted(self, address: str, now: float) -> Replica | None:
         """The engine at an address started anew: a new incarnation with a cold cache and empty books."""
@@ -199,7 +203,13 @@ class Pool:
 
     def _set(self, replica: Replica) -> None:
         self._by_address[replica.address] = replica
-        self.replicas = list(self._by_address.values())
+        self._arrange(list(self._by_address.values()))
+
+    def _arrange(self, replicas: list[Replica]) -> None:
+        self.replicas = replicas
+        policies = [self.policy, *([self.shadow.policy] if self.shadow else [])]
+        in_parts = len(replicas) > WHOLE and all(getattr(policy, "sampled", False) for policy in policies)
+        self.ring = Ring(replicas) if in_parts else None
 
 
 def has_restarted(before: Sample, after: Sample) -> bool:

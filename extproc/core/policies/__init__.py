@@ -1,6 +1,7 @@
 """The policies: one file each, one small Protocol, and this registry. docs/policies.md describes them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from extproc.core.policies.base import Ask, Choice, Policy
@@ -61,5 +62,5 @@ def check_policy(name: str, settings: Mapping[str, float]) -> None:
 
 def policy_settings(name: str) -> dict[str, Any]:
     """Names and defaults of a policy's own settings."""
-    fields = getattr(POLICIES[name], "__dataclass_fields__", {})
-    return {key: field.default for key, field in fields.items() if field.init}
+    made: Any = POLICIES[name]
+    return {field.name: field.default for field in fields(made) if field.init} if is_dataclass(made) else {}

@@ -85,7 +85,11 @@ class Choice(NamedTuple):
 
 
 class Policy(Protocol):
-    """Chooses among candidates. Called once a request; keeps only state that is its own."""
+    """Chooses among candidates. Called once a request; keeps only state that is its own.
+
+    One that is content with a part of a large fleet says so with a class attribute `sampled = True`: it is then
+    asked about those that hold most of the prompt and a random part of the others (core/candidates.py).
+    """
 
     def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
         """Name up to `picks` candidates, best first."""

@@ -1,6 +1,6 @@
 """charged_cost, the default: the least expected time, with uncached work charged for what it takes from others.
 
-cost(r) = backlog(r) + (1 + w) * uncached(r) / prefill_speed(r) + decode(r) + kv(r)      in seconds
+cost(r) = (backlog(r) + (1 + w) * uncached(r) / prefill_speed(r) + decode(r) + kv(r)) * bias(r)      in seconds
 w       = gain * rho / (1 - rho), at most `most`
 
 backlog is prompt work already sent and not yet computed. `w` is why this beats the greedy "least time to
@@ -18,6 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from extproc.core.fleet import KV_FREE, Replica
 from extproc.core.policies.base import Ask, Choice, Rng, led_by, lowest
@@ -35,6 +36,8 @@ class ChargedCost:
     compute: each step reads all of them, so everything on it goes slower. `copy`: how many times its price in rent
     a prefix pays before it is computed elsewhere too; 0 for never.
     """
+
+    sampled: ClassVar[bool] = True
 
     gain: float = 3.0
     most: float = 20.0
@@ -55,17 +58,22 @@ class ChargedCost:
         now, tokens, half = ask.now, ask.tokens, ask.per_doubling
         backlogs = backlogs_of(ask.replicas, now)
         decode, pressed, output = self.decode_weight(ask.rho), self._pressed, ask.output
+        whole = charge * tokens * (1.0 + tokens * half)  # of which what is cached is saved
         scores = [
-            waits
-            + decode * replica.context
-            + charge * (tokens - cached) * (1.0 + (tokens + cached) * half) / replica.prefill_speed
-            + (pressed(replica, output) if replica.crowded else 0.0)
+            (
+                waits
+                + decode * replica.context
+                + (whole - charge * cached * (1.0 + cached * half) if cached else whole)
+                / replica.prefill_speed
+                + (pressed(replica, output) if replica.crowded else 0.0)
+            )
+            * replica.bias
             for waits, cached, replica in zip(backlogs, ask.cached, ask.replicas, strict=True)
         ]
         order = lowest(scores, picks, rng, self.near)
         parts: dict[str, Sequence[float]] = {"backlog": backlogs}
         if ask.cached[order[0]] > 0 and self.copy:
-            other = self._copied(ask, scores, order[0], charge)
+            other = self._copied(ask, scores, order, charge)
             if other is not None:
                 return Choice(led_by(other, scores, picks), scores, "copied", parts)
         return Choice(order, scores, "least_cost", parts)
@@ -89,15 +97,14 @@ class ChargedCost:
         """w for a pool that spends the share `rho` of its time on prompts."""
         return self.most if rho >= 1 else min(self.most, self.gain * rho / (1 - rho))
 
-    def _copied(self, ask: Ask, scores: Sequence[float], home: int, charge: float) -> int | None:
-        """The replica that this request should make a copy on, of what it would find at `home`; None for none.
+    def _copied(self, ask: Ask, scores: Sequence[float], order: list[int], charge: float) -> int | None:
+        """The replica that this request should make a copy on, of what it would find at `order[0]`; None for none.
 
         The rent is how much less there is to do on the best replica that holds less of the prompt.
         """
-        cached, held = ask.cached, ask.cached[home]
-        others = [score if less < held else math.inf for score, less in zip(scores, cached, strict=True)]
-        other = others.index(min(others))
-        if others[other] == math.inf or ask.prompt is None:
+        home, cached = order[0], ask.cached
+        other = _best_of_less(order, scores, cached)
+        if other is None or ask.prompt is None:
             return None
         price = charge * (_seconds(ask, other) - _seconds(ask, home))
         rent = scores[home] + price - scores[other]
@@ -123,6 +130,20 @@ def backlogs_of(replicas: Sequence[Replica], now: float) -> list[float]:
     """Seconds of prompt work still ahead on each replica, by own books."""
     every = [replica.books for replica in replicas]
     return [left if (left := books.idle_at - now) > books.floor else books.floor for books in every]
+
+
+def _best_of_less(order: list[int], scores: Sequence[float], cached: Sequence[float]) -> int | None:
+    """The best candidate that holds less of the prompt than `order[0]` does; None when all hold as much.
+
+    `order` goes on with the best of the others, so one of those few is nearly always it.
+    """
+    held = cached[order[0]]
+    for i in order[1:]:
+        if cached[i] < held:
+            return i
+    others = [score if less < held else math.inf for score, less in zip(scores, cached, strict=True)]
+    best = min(others)
+    return others.index(best) if best < math.inf else None
 
 
 def _seconds(ask: Ask, i: int) -> float:
