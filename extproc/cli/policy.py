@@ -12,6 +12,7 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
+from extproc.cli.inputs import Finite
 from extproc.cli.policy_texts import (
     Effect,
     console,
@@ -20,6 +21,7 @@ from extproc.cli.policy_texts import (
     say_json,
     table_of,
     tell,
+    tell_skipped,
     tell_unchanged,
 )
 from extproc.config import GatewaySettings, PolicySettings, PoolSettings, ShadowSettings, load
@@ -27,12 +29,12 @@ from extproc.errors import ConfigError, KvsteerError
 from extproc.io.policy_versions import (
     MOST_WHO,
     MOST_WHY,
-    BadVersion,
     Chosen,
     Conflict,
+    NotOurs,
+    Standing,
     Version,
     VersionStore,
-    read_version,
 )
 
 #: Seconds between looks at what gateways report.
@@ -73,7 +75,7 @@ def _shared(function: Callable[..., None]) -> Callable[..., None]:
 def _changing(function: Callable[..., None]) -> Callable[..., None]:
     function = click.option(
         "--wait",
-        type=click.FloatRange(0, 60),
+        type=Finite(0, 60),
         default=2.0,
         show_default=True,
         help="Seconds in which gateways may report that they use it.",
@@ -91,11 +93,18 @@ def list_(path: str, pool: str | None, as_json: bool) -> None:
     """The versions of a pool's policy, newest first, and which one each gateway uses."""
 
     async def show(store: VersionStore, settings: PoolSettings) -> None:
-        versions = await store.history(settings.name)
-        gateways = await _gateways(store, settings.name)
+        try:
+            standing = await store.standing(settings.name)
+            versions, skipped = standing.versions, standing.skipped
+        except NotOurs as error:
+            versions, skipped = [], [str(error)]
+        reports, no_reports = await store.reports()
+        gateways, skipped = _of_pool(reports, settings.name), skipped + no_reports
         if as_json:
-            say_json(pool=settings.name, versions=[v.as_dict() for v in versions], gateways=gateways)
+            said = [version.as_dict() for version in versions]
+            say_json(pool=settings.name, versions=said, gateways=gateways, skipped=skipped)
             return
+        tell_skipped(skipped)
         if versions:
             console().print(table_of(settings.name, versions))
         else:
@@ -140,42 +149,52 @@ def shadow(name: str, settings: tuple[str, ...], **given: Any) -> None:
 
 @command.command("rollback")
 @click.option(
-    "--to", type=click.IntRange(1), help="Number of the version to put back; the one before, unless given."
+    "--to",
+    type=click.IntRange(1, 2**52),
+    help="Number of the version to put back; the one before, unless given.",
 )
 @_changing
 def rollback(to: int | None, **given: Any) -> None:
     """Put an earlier version back, as a new version. Repeated, it goes back step by step."""
 
     async def put_back(store: VersionStore, settings: PoolSettings) -> None:
-        newest = await _newest(store, settings.name)
-        if newest is None:
+        standing = await _standing(store, settings.name)
+        if standing.newest is None:
             raise Refused(f"pool {settings.name}: there is no version to go back from")
-        number = to or (newest.restores or newest.number) - 1
-        text = await store.get(settings.name, number) if number > 0 else None
-        if text is None:
+        number = to or _before(standing, standing.newest)
+        target = next((version for version in standing.versions if version.number == number), None)
+        if target is None:
             raise Refused(f"pool {settings.name}: version {number} is not kept; see kvsteer policy list")
-        target = _readable(text)
         # A version that repeats an older one stands for that one, so that steps back never go forward again.
         origin = target.restores or target.number
-        await _record(store, settings, target.chosen, newest, given, restores=origin)
+        await _record(store, settings, target.chosen, standing, given, restores=origin)
 
     _run(given["path"], given["pool"], put_back)
+
+
+def _before(standing: Standing, newest: Version) -> int:
+    """Number of the version one step back; what can't be read is passed over."""
+    if not standing.is_current:
+        return newest.number
+    origin = newest.restores or newest.number
+    return next((version.number for version in standing.versions if version.number < origin), origin - 1)
 
 
 def _change(change: Callable[[Chosen], Chosen], **given: Any) -> None:
     """Record what `change` makes of the newest version, or of the configuration when there is none."""
 
     async def work(store: VersionStore, settings: PoolSettings) -> None:
-        newest = await _newest(store, settings.name)
+        standing = await _standing(store, settings.name)
+        newest = standing.newest
         before = newest.chosen if newest else Chosen(settings.policy, settings.shadow)
         try:
             chosen = change(before)
         except ValueError as error:
             raise Refused(f"refused, nothing was changed: {_reason(error)}") from None
-        if newest is not None and chosen == before:
+        if newest is not None and standing.is_current and chosen == before:
             tell_unchanged(settings.name, newest, given["as_json"])
             return
-        await _record(store, settings, chosen, newest, given)
+        await _record(store, settings, chosen, standing, given)
 
     _run(given["path"], given["pool"], work)
 
@@ -184,24 +203,26 @@ async def _record(
     store: VersionStore,
     settings: PoolSettings,
     chosen: Chosen,
-    newest: Version | None,
+    standing: Standing,
     given: dict[str, Any],
     restores: int | None = None,
 ) -> None:
     """Check and write a version, wait until gateways use it, and say what came of it."""
     try:
         chosen.check()
-        who, why = _line(given["who"] or _me(), MOST_WHO, "--who"), _line(given["why"], MOST_WHY, "--why")
+        who = _line(_me() if given["who"] is None else given["who"], MOST_WHO, "--who")
+        why = _line(given["why"], MOST_WHY, "--why")
     except ValueError as error:
         raise Refused(f"refused, nothing was changed: {_reason(error)}") from None
     entries = [(chosen, who, why)]
-    if newest is None:
+    if not standing.number:
         entries.insert(
             0, (Chosen(settings.policy, settings.shadow), _FILE, "as configured before the first change")
         )
-    after = newest.number if newest else 0
     try:
-        version = await store.add(settings.name, entries, after=after, restores=restores)
+        version = await store.add(
+            settings.name, entries, after=standing.number, pointer=standing.pointer, restores=restores
+        )
     except Conflict:
         raise Refused(
             f"pool {settings.name}: somebody else changed it just now, and nothing was changed by you; "
@@ -218,12 +239,16 @@ async def _record(
 
 
 async def _effect(store: VersionStore, pool: str, version: Version, wait: float) -> Effect:
-    """What gateways report of a version, as soon as all do, at the latest after `wait` seconds."""
+    """What gateways report of a version: as soon as all do or a newer one is there, at the latest after `wait` s."""
     deadline = time.monotonic() + wait
     while True:
-        effect = _sorted_out(await _gateways(store, pool), version)
+        reports, _ = await store.reports()
+        effect = _sorted_out(_of_pool(reports, pool), version)
         if not effect.behind or time.monotonic() >= deadline:
             return effect
+        newest = await store.newest_number(pool)
+        if newest > version.number:
+            return effect._replace(superseded=newest)
         await asyncio.sleep(_LOOK)
 
 
@@ -244,23 +269,18 @@ def _sorted_out(gateways: dict[str, dict[str, Any]], version: Version) -> Effect
     return Effect(len(using), refused, behind)
 
 
-async def _gateways(store: VersionStore, pool: str) -> dict[str, dict[str, Any]]:
-    reports = await store.reports()
+def _of_pool(reports: dict[str, dict[str, Any]], pool: str) -> dict[str, dict[str, Any]]:
     return {name: pools[pool] for name, pools in sorted(reports.items()) if pool in pools}
 
 
-async def _newest(store: VersionStore, pool: str) -> Version | None:
-    text = await store.newest(pool)
-    return None if text is None else _readable(text)
-
-
-def _readable(text: bytes) -> Version:
+async def _standing(store: VersionStore, pool: str) -> Standing:
+    """How the pool stands, for a change; what is passed over is said."""
     try:
-        return read_version(text)
-    except BadVersion as error:
-        raise Refused(
-            f"the version in Redis is not of this kvsteer: {error}; use the one that wrote it"
-        ) from None
+        standing = await store.standing(pool)
+    except NotOurs as error:
+        raise Refused(f"refused, nothing was changed: {error}") from None
+    tell_skipped(standing.skipped)
+    return standing
 
 
 # -- running ---------------------------------------------------------------------------------------------

@@ -14,11 +14,27 @@ from extproc.io.policy_versions import Chosen, Version
 
 
 class Effect(NamedTuple):
-    """What gateways report of a version: how many use it, who refused it and why, who does not yet use it."""
+    """What gateways report of a version: how many use it, who refused it and why, who does not yet use it.
+
+    `superseded`: number of a newer version that somebody else recorded meanwhile; None while there is none.
+    """
 
     using: int
     refused: dict[str, str]
     behind: list[str]
+    superseded: int | None = None
+
+
+#: Most lines of one kind that are said; of more, only how many.
+_MOST_LINES = 20
+
+
+def tell_skipped(skipped: list[str]) -> None:
+    """Say on standard error what somebody else wrote into kvsteer's keys, and that it was passed over."""
+    for line in skipped[:_MOST_LINES]:
+        click.echo(f"skipped in Redis: {line}", err=True)
+    if len(skipped) > _MOST_LINES:
+        click.echo(f"skipped in Redis: {len(skipped) - _MOST_LINES} more", err=True)
 
 
 def tell(pool: str, version: Version, effect: Effect, seconds: float, as_json: bool) -> None:
@@ -29,6 +45,13 @@ def tell(pool: str, version: Version, effect: Effect, seconds: float, as_json: b
         )
         return
     click.echo(f"pool {pool}: version {version.number}: {_all_in_words(version.chosen)}")
+    if effect.superseded is not None:
+        click.echo(
+            f"superseded: somebody else recorded version {effect.superseded} after it, which gateways take instead; "
+            "see kvsteer policy list",
+            err=True,
+        )
+        return
     count = effect.using + len(effect.refused) + len(effect.behind)
     if not count:
         click.echo("no gateway reports to Redis now; it is in effect once one starts")
@@ -84,7 +107,12 @@ def _all_in_words(chosen: Chosen) -> str:
 
 def in_words(policy: PolicySettings | ShadowSettings) -> str:
     """`charged_cost gain=4`."""
-    return " ".join([policy.name, *(f"{key}={value:g}" for key, value in policy.settings.items())])
+    return plain(" ".join([policy.name, *(f"{key}={value:g}" for key, value in policy.settings.items())]))
+
+
+def plain(text: str) -> str:
+    """Text that somebody else chose, safe for a terminal: one line without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def console() -> Console:

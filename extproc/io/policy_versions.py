@@ -15,11 +15,11 @@ Times are Redis TIME, in seconds. A version is complete (policy and shadow), so 
 import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import redis.asyncio
-from redis.exceptions import WatchError
+from redis.exceptions import ResponseError, WatchError
 
 from extproc.config import PolicySettings, RedisSettings, ShadowSettings
 from extproc.core.policies import check_policy
@@ -29,6 +29,8 @@ from extproc.errors import KvsteerError
 KEPT = 100
 #: Longest texts taken, in characters.
 MOST_WHY, MOST_WHO = 300, 128
+#: Field of a pool's hash that names the newest version.
+_POINTER = b"newest"
 #: Gateways whose reports are read, a bound on what one command fetches.
 _GATEWAYS = 1000
 
@@ -37,6 +39,10 @@ T = TypeVar("T")
 
 class BadVersion(KvsteerError):
     """A version can't be used: it is garbled, or names what this kvsteer does not have. The gateway keeps its own."""
+
+
+class NotOurs(KvsteerError):
+    """A key holds what kvsteer never writes there. The command says which, and what would do."""
 
 
 class Conflict(KvsteerError):
@@ -81,14 +87,29 @@ class Version:
         }
 
 
-#: Highest number of a version: what JSON readers everywhere can hold.
-_MOST_NUMBER = 2**53
+#: Highest number of a version: what JSON readers everywhere can hold, with room for those that follow it.
+_MOST_NUMBER = 2**52
+#: Times of versions are below this: the year 10000, which no calendar of ours can write.
+_MOST_TIME = 253_402_300_800.0
 
 
-def _number(value: object) -> int:
-    if type(value) is not int or not 0 < value < _MOST_NUMBER:
+def _number(value: object, least: int = 1) -> int:
+    if type(value) is not int or not least <= value < _MOST_NUMBER:
         raise ValueError
     return value
+
+
+def _time(value: object) -> float:
+    if type(value) not in (int, float) or not 0 <= value < _MOST_TIME:  # type: ignore[operator]
+        raise ValueError
+    return float(value)  # type: ignore[arg-type]
+
+
+def _text(value: object, most: int) -> str:
+    """One line that a terminal and a log can take."""
+    if type(value) is not str:
+        raise TypeError
+    return "".join(letter if letter.isprintable() else "?" for letter in value[:most])
 
 
 def read_version(text: bytes) -> Version:
@@ -103,16 +124,78 @@ def read_version(text: bytes) -> Version:
             PolicySettings.model_validate(found["policy"]),
             ShadowSettings.model_validate(found.get("shadow") or {}),
         )
+        restores = found.get("restores")
         return Version(
             number=_number(found["version"]),
             chosen=chosen,
-            who=str(found["who"])[:MOST_WHO],
-            at=float(found["when"]),
-            why=str(found["why"])[:MOST_WHY],
-            restores=found.get("restores"),
+            who=_text(found["who"], MOST_WHO),
+            at=_time(found["when"]),
+            why=_text(found["why"], MOST_WHY),
+            restores=None if restores is None else _number(restores),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise BadVersion(f"it can't be read ({type(error).__name__})") from None
+
+
+class Standing(NamedTuple):
+    """How a pool's versions stand in Redis.
+
+    Attributes:
+        number: of the newest, readable or not; 0 when there is none. The next one is the number after it.
+        newest: the version with that number, or the last readable one before it; None when there is none.
+        versions: all that can be read, highest number first.
+        pointer: what names the newest, as it is in Redis; a change is refused when that changed meanwhile.
+        skipped: what somebody else wrote there, in words.
+    """
+
+    number: int
+    newest: Version | None
+    versions: list[Version]
+    pointer: bytes | None
+    skipped: list[str]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether `newest` is what gateways are told to use; False when that can't be read."""
+        return self.newest is not None and self.newest.number == self.number
+
+
+def standing_of(held: Mapping[bytes, bytes]) -> Standing:
+    """Sort out a pool's hash, whatever somebody wrote into it."""
+    versions, skipped, highest = [], [], 0
+    pointer = held.get(_POINTER)
+    for field, text in held.items():
+        if field == _POINTER:
+            continue
+        number = _pointed(field)
+        highest = max(highest, number)
+        try:
+            version = read_version(text)
+        except BadVersion as error:
+            skipped.append(f"version {quoted(field)}: {error}")
+            continue
+        if version.number == number:
+            versions.append(version)
+        else:
+            skipped.append(f"version {quoted(field)}: it says that it is {version.number}")
+    versions.sort(key=lambda version: -version.number)
+    number = _pointed(pointer or b"")
+    if pointer is not None and not number:
+        skipped.append(f"the number of the newest version: {quoted(pointer)} is none")
+    number = number or highest
+    newest = next((version for version in versions if version.number <= number), None)
+    return Standing(number, newest, versions, pointer, skipped)
+
+
+def _pointed(text: bytes) -> int:
+    """The number that a field or the pointer names; 0 for what kvsteer never writes."""
+    number = int(text) if text.isdigit() and len(text) < 20 else 0
+    return number if 0 < number < _MOST_NUMBER and text == b"%d" % number else 0
+
+
+def quoted(text: bytes) -> str:
+    """Bytes that somebody else wrote, short and printable."""
+    return ascii(text[:40])[1:] + ("..." if len(text) > 40 else "")
 
 
 class VersionStore:
@@ -140,28 +223,48 @@ class VersionStore:
 
     async def newest(self, pool: str) -> bytes | None:
         """JSON of a pool's newest version, for `read_version`; None when it has none."""
-        number = await self._within(self._redis.hget(self._key(pool), "newest"))
-        return None if number is None else await self.get(pool, number)
+        number = await self._within(self._redis.hget(self._key(pool), _POINTER))
+        return None if number is None else await self._get(pool, number)
 
-    async def get(self, pool: str, number: int | bytes) -> bytes | None:
-        """JSON of one version; None when it is not kept."""
+    async def newest_number(self, pool: str) -> int:
+        """Number of a pool's newest version; 0 when there is none, or none that can be read."""
+        found = await self._within(self._redis.hget(self._key(pool), _POINTER))
+        return _pointed(found or b"")
+
+    async def _get(self, pool: str, number: bytes) -> bytes | None:
         found: bytes | None = await self._within(self._redis.hget(self._key(pool), number))
         return found
 
+    async def standing(self, pool: str) -> Standing:
+        """Everything that is kept of a pool.
+
+        Raises:
+            NotOurs: the key is no hash.
+        """
+        try:
+            held = await self._within(self._redis.hgetall(self._key(pool)))
+        except ResponseError as error:
+            if not _is_of_other_type(error):
+                raise
+            key = self._key(pool)
+            raise NotOurs(
+                f"the key {key} holds no hash, so somebody else wrote it; rename or delete it, "
+                f"for example with: redis-cli RENAME {key} {key}:not-ours"
+            ) from None
+        return standing_of(held)
+
     async def history(self, pool: str) -> list[Version]:
         """Every version that is kept and can be read, newest first."""
-        held = await self._within(self._redis.hgetall(self._key(pool)))
-        versions = []
-        for field, text in held.items():
-            if field != b"newest":
-                try:
-                    versions.append(read_version(text))
-                except BadVersion:
-                    continue  # of another kvsteer: it can't be put back from here either
-        return sorted(versions, key=lambda version: -version.number)
+        return (await self.standing(pool)).versions
 
     async def add(
-        self, pool: str, entries: list[tuple[Chosen, str, str]], *, after: int, restores: int | None = None
+        self,
+        pool: str,
+        entries: list[tuple[Chosen, str, str]],
+        *,
+        after: int,
+        pointer: bytes | None = None,
+        restores: int | None = None,
     ) -> Version:
         """Record changes (what, who, why) in turn as the newest versions; the last one, which is returned, counts.
 
@@ -169,28 +272,35 @@ class VersionStore:
             pool: whose policy it is.
             entries: at least one.
             after: number of the newest version that the change was decided on; 0 for none.
+            pointer: what named it in Redis, where that is not just its number (`Standing.pointer`).
             restores: what the last one puts back.
 
         Raises:
             Conflict: another version came meanwhile.
         """
-        return await self._within(self._add(pool, entries, after, restores))
+        expected = (b"%d" % after if after else None) if pointer is None else pointer
+        return await self._within(self._add(pool, entries, after, expected, restores))
 
     async def _add(
-        self, pool: str, entries: list[tuple[Chosen, str, str]], after: int, restores: int | None
+        self,
+        pool: str,
+        entries: list[tuple[Chosen, str, str]],
+        after: int,
+        pointer: bytes | None,
+        restores: int | None,
     ) -> Version:
         key = self._key(pool)
         async with self._redis.pipeline(transaction=True) as pipe:
             await pipe.watch(key)
-            if (await pipe.hget(key, "newest") or b"0") != b"%d" % after:
+            if await pipe.hget(key, _POINTER) != pointer:
                 raise Conflict
             seconds, micros = await pipe.time()
             versions = _numbered(entries, after, seconds + micros / 1e6, restores)
             last = versions[-1].number
-            fields = {str(version.number): orjson.dumps(version.as_dict()) for version in versions}
+            fields = {b"%d" % version.number: orjson.dumps(version.as_dict()) for version in versions}
             gone = [str(number) for number in range(max(after - KEPT + 1, 1), last - KEPT + 1)]
             pipe.multi()
-            pipe.hset(key, mapping={"newest": str(last), **fields})
+            pipe.hset(key, mapping={_POINTER: b"%d" % last, **fields})
             if gone:
                 pipe.hdel(key, *gone)
             pipe.set(f"{self._prefix}:policies", f"{pool}:{last}@{seconds}.{micros:06}")
@@ -208,20 +318,28 @@ class VersionStore:
             pipe.pexpire(key, int(ttl * 1000))
             await self._within(pipe.execute())
 
-    async def reports(self) -> dict[str, dict[str, Any]]:
-        """What every living gateway reported: gateway -> pool -> as in `report`."""
+    async def reports(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """What every living gateway reported: gateway -> pool -> as in `report`; and what was skipped, in words."""
         return await self._within(self._reports())
 
-    async def _reports(self) -> dict[str, dict[str, Any]]:
+    async def _reports(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         found: dict[str, dict[str, Any]] = {}
+        skipped: list[str] = []
         start = len(f"{self._prefix}:gateway:")
         async for key in self._redis.scan_iter(match=f"{self._prefix}:gateway:*", count=1000):
-            text = await self._redis.hget(key, "policies")
-            if text is not None:
-                found[key[start:].decode()] = _reported(text)
-            if len(found) >= _GATEWAYS:
+            try:
+                text = await self._redis.hget(key, "policies")
+                if text is not None:
+                    found[_gateway_name(key[start:])] = _reported(text)
+            except ResponseError as error:
+                if not _is_of_other_type(error):
+                    raise
+                skipped.append(f"key {quoted(key)}: holds no hash, so it is no gateway's")
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+                skipped.append(f"key {quoted(key)}: is no report of this kvsteer's gateways")
+            if len(found) + len(skipped) >= _GATEWAYS:
                 break
-        return found
+        return found, skipped
 
     def _key(self, pool: str) -> str:
         return f"{self._prefix}:policy:{pool}"
@@ -231,16 +349,35 @@ class VersionStore:
             return await call
 
 
+def _is_of_other_type(error: ResponseError) -> bool:
+    return str(error).startswith("WRONGTYPE")
+
+
+def _gateway_name(text: bytes) -> str:
+    name = text.decode()
+    if not name.isprintable():
+        raise ValueError
+    return name
+
+
 def _reported(text: bytes) -> dict[str, Any]:
-    """A gateway's report; what is not of the right form is as good as none."""
-    try:
-        pools = orjson.loads(text)
-        return {
-            pool: {"version": said["version"], "when": said["when"], "refused": said["refused"]}
-            for pool, said in pools.items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return {}
+    """A gateway's report. Raises one of the usual errors for what has another form."""
+    return {str(pool): _of_pool(said) for pool, said in orjson.loads(text).items()}
+
+
+def _of_pool(said: dict[str, Any]) -> dict[str, Any]:
+    when, refused = said["when"], said["refused"]
+    return {
+        "version": _number(said["version"], 0),
+        "when": None if when is None else _time(when),
+        "refused": None
+        if refused is None
+        else {
+            "version": _number(refused["version"], 0),
+            "when": _time(refused["when"]),
+            "reason": _text(refused["reason"], MOST_WHY),
+        },
+    }
 
 
 def _numbered(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,20 +234,124 @@ def test_a_gateway_that_can_not_use_a_version_keeps_its_own_says_so_once_and_cou
     assert active(fleet)["refused"] is None
 
 
-def test_what_somebody_wrote_into_redis_by_hand_breaks_nothing(fleet: Stack, client: redis.Redis) -> None:
+@pytest.fixture
+def scribbled(fleet: Stack, client: redis.Redis) -> Iterator[redis.Redis]:
+    """Redis after somebody wrote into every key of kvsteer's; taken away afterwards."""
     done(fleet, "set", "random")
-    client.hset("kvsteer:policy:demo", "newest", "newest")
-    client.hset("kvsteer:gateway:gw-9", "policies", "[3]")
-    client.set("kvsteer:policies", "x")
+    reports: dict[bytes, str | bytes] = {
+        b"kvsteer:gateway:gw-list": "[3]",
+        b"kvsteer:gateway:gw-text": b"\xff\xfe",
+        b"kvsteer:gateway:gw-\xff": json.dumps({"demo": {"version": 1, "when": 1, "refused": None}}),
+        b"kvsteer:gateway:gw-\n": json.dumps({"demo": {"version": 1, "when": 1, "refused": None}}),
+        **{
+            f"kvsteer:gateway:gw-{name}".encode(): json.dumps({"demo": said})
+            for name, said in {
+                "version": {"version": "abc", "when": 1, "refused": None},
+                "when": {"version": 1, "when": "soon", "refused": None},
+                "refused": {"version": 1, "when": 1, "refused": "no"},
+                "reason": {"version": 1, "when": 1, "refused": {"version": 1, "when": 1, "reason": 3}},
+                "none": None,
+            }.items()
+        },
+    }
+    for key, text in reports.items():
+        client.hset(key, "policies", text)
+    client.set("kvsteer:gateway:gw-string", "x")
+    yield client
+    client.delete(*reports, "kvsteer:gateway:gw-string")
+
+
+@pytest.mark.parametrize("pointer", ["newest", "abc", "-1", "9" * 30, b"\xff"])
+def test_what_somebody_wrote_into_redis_by_hand_breaks_nothing(
+    fleet: Stack, scribbled: redis.Redis, pointer: str | bytes
+) -> None:
+    key = "kvsteer:policy:demo"
+    for field, when in (("7", '"soon"'), ("8", "1e400"), ("9", "1e18"), ("10", "NaN")):
+        text = '{"version": %s, "policy": {"name": "random"}, "who": "a", "when": %s, "why": "b"}'
+        scribbled.hset(key, field, text % (field, when))
+    scribbled.hset(key, mapping={b"\xff": b"\xff", "newest": pointer})
+    scribbled.set("kvsteer:policies", b"\xff")
     listed = kvsteer(fleet, "list")
-    assert (listed.exit_code, "gw-9" in listed.stdout) == (0, False)
-    until(
-        lambda: json.loads(client.hget("kvsteer:gateway:gw-0", "policies"))["demo"]["version"] == 2, 2, "kept"
-    )
-    assert kvsteer(fleet, "set", "least_tokens").exit_code == 2
-    client.delete("kvsteer:gateway:gw-9")
-    assert active(fleet)["policy"]["name"] == "random"
+    assert listed.exit_code == 0, listed.output
+    assert listed.stderr.count("skipped in Redis: ") == 6 + 10, listed.stderr
+    assert "skipped in Redis: the number of the newest version: " in listed.stderr
+    assert "gw-0 uses version 2" in listed.stdout
+    assert "gw-list" not in listed.stdout
+    said = done(fleet, "set", "least_tokens")
+    assert (said["using"], said["behind"]) == (GATEWAYS, [])
+    assert said["version"]["version"] == 11, "the number after the highest that is taken, by whomever"
+    assert done(fleet, "rollback")["version"]["policy"]["name"] == "random"
     assert "background task failed" not in fleet.children["gateway-0"].log.read_text()
+
+
+def test_a_key_that_is_no_hash_is_told_with_how_to_mend_it(fleet: Stack, client: redis.Redis) -> None:
+    client.set("kvsteer:policy:demo", "x")
+    listed = kvsteer(fleet, "list")
+    assert (listed.exit_code, "key kvsteer:policy:demo holds no hash" in listed.stderr) == (0, True)
+    refused = kvsteer(fleet, "set", "random")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "redis-cli RENAME kvsteer:policy:demo" in refused.stderr
+    assert client.get("kvsteer:policy:demo") == "x"
+
+
+def test_a_newest_version_of_another_kvsteer_is_passed_over_and_followed(
+    fleet: Stack, client: redis.Redis
+) -> None:
+    done(fleet, "set", "random")
+    broken_version(client, 9, future({"name": "random", "settings": {"gain": "x"}}))
+    result = kvsteer(fleet, "rollback")
+    assert result.exit_code == 0, result.output
+    assert "skipped in Redis: version '9': it can't be read" in result.stderr
+    kept = json.loads(client.hget("kvsteer:policy:demo", "10"))
+    assert (kept["policy"]["name"], kept["restores"]) == ("random", 2)
+    assert kvsteer(fleet, "rollback", "--to", "9").exit_code == 2
+
+
+def test_a_change_that_is_superseded_says_so_at_once(fleet: Stack, client: redis.Redis) -> None:
+    """A gateway that never follows keeps the first command waiting, until another records a newer version."""
+    client.hset(
+        "kvsteer:gateway:gw-still", "policies", '{"demo": {"version": 1, "when": 1, "refused": null}}'
+    )
+    ended: list[tuple[Result, float]] = []
+
+    def first() -> None:
+        began = time.monotonic()
+        result = kvsteer(fleet, "set", "random", "--wait", "30")
+        ended.append((result, time.monotonic() - began))
+
+    try:
+        # CliRunner swaps the process's streams, so that the newer version is written without a command.
+        writer = threading.Thread(target=_record_once_there, args=(client, 3))
+        writer.start()
+        first()
+        writer.join()
+    finally:
+        client.delete("kvsteer:gateway:gw-still")
+    result, took = ended[0]
+    assert result.exit_code == 0, result.output
+    assert "superseded: somebody else recorded version 3 after it" in result.stderr
+    assert took < 5
+
+
+def _record_once_there(client: redis.Redis, number: int) -> None:
+    until(lambda: client.hget("kvsteer:policy:demo", "newest") == "2", 10, "the first version is recorded")
+    text = json.dumps({"version": number, "policy": {"name": "random"}, "who": "a", "when": 1, "why": "b"})
+    broken_version(client, number, text)
+
+
+@pytest.mark.parametrize("wait", ["nan", "inf", "-1", "61", "", "soon"])
+def test_a_wait_that_is_none_is_refused(fleet: Stack, client: redis.Redis, wait: str) -> None:
+    result = kvsteer(fleet, "set", "random", "--wait", wait)
+    assert (result.exit_code, "--wait" in result.output) == (2, True)
+    assert client.exists("kvsteer:policies", "kvsteer:policy:demo") == 0
+
+
+@pytest.mark.parametrize("to", ["0", "-1", "nan", "1" * 30, ""])
+def test_a_version_to_go_back_to_that_is_none_is_refused(fleet: Stack, client: redis.Redis, to: str) -> None:
+    done(fleet, "set", "random", "--wait", "0")
+    assert kvsteer(fleet, "rollback", "--to", to).exit_code == 2
+    assert kvsteer(fleet, "set", "least_tokens", "--who", "").exit_code == 2
+    assert client.hget("kvsteer:policy:demo", "newest") == "2"
 
 
 def test_a_gateway_that_starts_later_takes_the_newest_over_its_file(

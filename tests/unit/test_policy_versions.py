@@ -17,6 +17,7 @@ from extproc.io.policy_versions import (
     Version,
     VersionStore,
     read_version,
+    standing_of,
 )
 
 
@@ -101,6 +102,101 @@ def test_garbage_is_a_bad_version_and_nothing_else(text: bytes) -> None:
 def test_keys_of_a_later_kvsteer_are_ignored_and_long_texts_cut() -> None:
     fields = version(1).as_dict() | {"scope": "all", "why": "w" * 10_000}
     assert len(read_version(orjson.dumps(fields)).why) == MOST_WHY
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("when", value) for value in ("abc", "nan", "5", None, True, -1, 1e18, 10**300, [], {})),
+        *(("version", value) for value in ("1", 0, -1, 1.5, True, None, 2**53, 10**30, [])),
+        *(("restores", value) for value in ("1", 0, -1, 1.5, True, 2**53, [], {})),
+        *((name, value) for name in ("who", "why") for value in (None, 3, [], {})),
+        *((name, value) for name in ("policy", "shadow") for value in (3, "x", ["a"], {"name": 3}, {"settings": 1})),
+        ("policy", {"name": "random", "settings": {"a": "x"}}),
+        ("policy", None),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_is_a_bad_version(field: str, value: object) -> None:
+    with pytest.raises(BadVersion):
+        read_version(orjson.dumps(version(1).as_dict() | {field: as_json(value)}).replace(b'"HUGE"', HUGE))
+
+
+HUGE = b"1" + b"0" * 300
+
+
+def as_json(value: object) -> object:
+    """A number that orjson can't write is put in later."""
+    return "HUGE" if type(value) is int and value > 2**63 else value
+
+
+@pytest.mark.parametrize("when", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+def test_a_time_that_is_no_json_is_a_bad_version(when: bytes) -> None:
+    with pytest.raises(BadVersion):
+        read_version(orjson.dumps(version(1).as_dict() | {"when": "HERE"}).replace(b'"HERE"', when))
+
+
+def test_control_characters_reach_no_terminal_and_no_log() -> None:
+    fields = version(1).as_dict() | {"who": "a\x1b[31mb", "why": "x\ny"}
+    found = read_version(orjson.dumps(fields))
+    assert (found.who, found.why) == ("a?[31mb", "x?y")
+
+
+def hash_of(*versions: Version, **more: bytes) -> dict[bytes, bytes]:
+    held = {b"%d" % one.number: orjson.dumps(one.as_dict()) for one in versions}
+    return held | {name.encode(): value for name, value in more.items()}
+
+
+def test_a_pool_stands_at_its_newest_version() -> None:
+    found = standing_of(hash_of(version(1), version(3), version(2), newest=b"3"))
+    assert (found.number, found.skipped, found.is_current) == (3, [], True)
+    assert found.newest == version(3)
+    assert [one.number for one in found.versions] == [3, 2, 1]
+    assert standing_of({}) == (0, None, [], None, [])
+
+
+@pytest.mark.parametrize(
+    "pointer",
+    [
+        b"abc",
+        b"",
+        b"-1",
+        b"0",
+        b"1.5",
+        b"nan",
+        b"03",
+        b" 3",
+        b"\xff\xfe",
+        b"9" * 400,
+        b"%d" % 2**53,
+        "\u0663".encode(),
+    ],
+)
+def test_a_pointer_that_is_no_number_is_skipped_and_said(pointer: bytes) -> None:
+    found = standing_of(hash_of(version(1), version(3), newest=pointer))
+    assert (found.number, found.newest, found.pointer) == (3, version(3), pointer)
+    assert len(found.skipped) == 1
+    assert found.skipped[0].startswith("the number of the newest version: '")
+    assert found.skipped[0].isprintable()
+    assert len(found.skipped[0]) < 250
+
+
+def test_a_newest_version_that_can_not_be_read_leaves_the_one_before_it() -> None:
+    held = hash_of(version(1), version(2), newest=b"4") | {b"4": b"\xff", b"x\xff": b"{}", b"3": b"null"}
+    found = standing_of(held)
+    assert (found.number, found.newest, found.is_current) == (4, version(2), False)
+    assert len(found.skipped) == 3
+    assert "version 'x\\xff': it can't be read" in " ".join(found.skipped)
+
+
+def test_a_newest_version_that_is_missing_leaves_the_one_before_it() -> None:
+    found = standing_of(hash_of(version(1), newest=b"7"))
+    assert (found.number, found.newest, found.is_current) == (7, version(1), False)
+
+
+def test_a_version_under_another_number_is_skipped() -> None:
+    found = standing_of({b"5": orjson.dumps(version(3).as_dict()), b"newest": b"5"})
+    assert (found.number, found.newest, found.versions) == (5, None, [])
+    assert found.skipped == ["version '5': it says that it is 3"]
 
 
 async def test_nothing_is_read_but_the_stamp_until_that_changes(shelf: Shelf, pool: Pool) -> None:
