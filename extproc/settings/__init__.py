@@ -12,12 +12,13 @@ from extproc.settings.pools import (
     ReplicaSettings,
     ShadowSettings,
 )
+from extproc.settings.redis import RedisSettings
+from extproc.settings.redis_url import RedisPlace
 from extproc.settings.server import (
     AdminSettings,
     GrpcSettings,
     LimitSettings,
     LogSettings,
-    RedisSettings,
     RequestSettings,
 )
 from extproc.settings.tree import GatewaySettings
@@ -35,6 +36,7 @@ __all__ = [
     "MetricsSettings",
     "PolicySettings",
     "PoolSettings",
+    "RedisPlace",
     "RedisSettings",
     "ReplicaSettings",
     "RequestSettings",

@@ -1,9 +1,8 @@
 """Settings of the gateway process itself."""
 
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from extproc.quantities import Address, Duration, Size, Whole, show_size
 from extproc.settings.base import Settings, form
@@ -36,36 +35,6 @@ class AdminSettings(Settings):
         default="",
         description="file of the bearer token that reports of engines must carry; empty takes any report",
     )
-
-
-class RedisSettings(Settings):
-    """The replica registry. Without a URL the gateway works alone."""
-
-    url: str = Field(default="", description="redis:// or rediss:// URL; empty for none", repr=False)
-    prefix: str = Field(
-        default="kvsteer",
-        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
-        json_schema_extra=form("letters, digits, _, . and -, 1 to 64 of them"),
-        description="first part of every key",
-    )
-    deadline: Duration = Field(default=0.25, gt=0, le=10, description="longest wait for one Redis call")
-    heartbeat: Duration = Field(default=2.0, ge=0.1, le=60, description="how often the registry is refreshed")
-
-    @field_validator("url")
-    @classmethod
-    def _scheme(cls, url: str) -> str:
-        if url and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("is no Redis URL; write redis://HOST:PORT/DATABASE, or rediss:// for TLS")
-        try:
-            port = urlsplit(url).port
-        except ValueError:
-            port = 0
-        if port == 0 or "?" in url:  # never with the URL's own words: it may hold a password
-            raise ValueError(
-                "can't be split into host and port; write redis://:PASSWORD@HOST:PORT/DATABASE without options, "
-                "and / ? # @ : in the password as %2F %3F %23 %40 %3A"
-            )
-        return url
 
 
 class LimitSettings(Settings):

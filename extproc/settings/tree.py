@@ -7,12 +7,12 @@ from pydantic import Field, field_validator, model_validator
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.pools import PoolSettings
+from extproc.settings.redis import RedisSettings
 from extproc.settings.server import (
     AdminSettings,
     GrpcSettings,
     LimitSettings,
     LogSettings,
-    RedisSettings,
     RequestSettings,
 )
 
