@@ -140,7 +140,7 @@ class Breaker:
             return False
         self._outcomes.append((now, said == FAILURE))
         self._in_row = self._in_row + 1 if said == FAILURE else 0
-        if self._is_broken(now):
+        if said == FAILURE and self._is_broken(now):  # no success breaks it, so it need not be asked
             self._broke(now)
             return True
         return False

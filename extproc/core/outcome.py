@@ -1,6 +1,7 @@
 """How requests ended at their replicas, read from Envoy's gRPC access log."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -10,6 +11,8 @@ from extproc.pb import access_log_pb2 as pb
 
 #: Longest Retry-After read, in characters; dates and junk are passed over.
 _RETRY_DIGITS = 6
+#: Status codes with which an engine asks to be left alone.
+_PUSHING = frozenset({429, 503})
 
 
 class Ended(NamedTuple):
@@ -19,7 +22,7 @@ class Ended(NamedTuple):
         replica: ip:port of that replica.
         request_id: Envoy's id of the request.
         status: HTTP status; None when the replica refused, reset or timed out.
-        retry_after: seconds it asked to be left alone; None when it did not.
+        retry_after: seconds it asked to be left alone, with a 429 or 503; None when it did not.
         by_client: the client left before the end, so the status says nothing of the replica.
     """
 
@@ -39,27 +42,34 @@ def read(data: bytes) -> Iterator[Ended]:
     for entry in message.http_logs.log_entry:
         common = entry.common_properties
         socket = common.upstream_remote_address.socket_address
-        if socket.port_value:
-            yield _ended(entry, common.response_flags, str(HostPort(socket.address, socket.port_value)))
+        port = socket.port_value
+        if port:
+            response = entry.response
+            code = response.response_code.value
+            broken = by_client = False
+            if common.HasField("response_flags"):  # most requests have none
+                broken, by_client = _flagged(common.response_flags)
+            asked = _retry_after(response) if code in _PUSHING else None
+            status = None if broken or not code else code
+            yield Ended(_address(socket.address, port), entry.request.request_id, status, asked, by_client)
 
 
-def _ended(entry: pb.HTTPAccessLogEntry, flags: pb.ResponseFlags, replica: str) -> Ended:
+@lru_cache(maxsize=4096)
+def _address(host: str, port: int) -> str:
+    return str(HostPort(host, port))
+
+
+def _flagged(flags: pb.ResponseFlags) -> tuple[bool, bool]:
+    """Whether the replica broke it off, and whether the client left."""
     broken = (
         flags.upstream_connection_failure
         or flags.upstream_remote_reset
         or flags.upstream_connection_termination
         or flags.upstream_request_timeout
     )
-    response = entry.response
-    status = None if broken or not response.response_code.value else response.response_code.value
-    return Ended(
-        replica,
-        entry.request.request_id,
-        status,
-        _seconds(response.response_headers.get("retry-after", "")),
-        flags.downstream_connection_termination and not broken,
-    )
+    return broken, flags.downstream_connection_termination and not broken
 
 
-def _seconds(text: str) -> float | None:
+def _retry_after(response: pb.HTTPResponseProperties) -> float | None:
+    text = response.response_headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() and len(text) <= _RETRY_DIGITS else None
