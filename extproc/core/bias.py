@@ -7,10 +7,12 @@
     young   1 - age / span, 0..1: nothing is left of the favour after `span` (L3)
 
 A new replica holds no prefix, so a rule that sends prompts to where they are cached never sends it any, and it stays
-cold. The favour gets it the prompts for which others are only a little better. It must not get those that would be
-computed anew for a lot: with favour 0.3 a replica that has nothing cached wins against one that would take less than
-1 - 0.3 = 70 % of the time. Filling ends the favour sooner than age does: a full cache needs no help. Age ends it too,
-since a pool with little traffic may never fill a cache, and then there is nothing to balance either.
+cold. The favour gets it the prompts for which others are only a little better; it must not get those that would be
+much work to compute again. With favour 0.1 an empty replica wins against one that would take 90 % of its time. More
+is not better: on an hour of a public chat trace, with a fifth replica joining after ten minutes, 0.1 evens out the
+load and lowers the mean time to first token by 1 % where the pool is busy, and 0.3 raises it by 1 to 2 %.
+Filling ends the favour sooner than age does: a full cache needs no help. Age ends it too, since a pool with
+little traffic may never fill a cache, and then there is nothing to balance either.
 
 What was computed is known from the engine's own counters, which start with its process: prompt tokens that were
 not found in the cache, and generated ones. Where they are not told the replica is not favoured: an engine that
@@ -27,7 +29,7 @@ from extproc.core.sample import Sample
 class Cold:
     """How much a new replica is favoured (0..0.9), and for how long (s)."""
 
-    favour: float = 0.3
+    favour: float = 0.1
     span: float = 1800.0
 
     def factor(self, age: float, empty: float | None) -> float:

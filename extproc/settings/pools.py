@@ -138,7 +138,7 @@ class ColdSettings(Settings):
     """How a new replica is favoured until its cache is filled."""
 
     favour: Number = Field(
-        default=0.3,
+        default=0.1,
         ge=0,
         le=0.9,
         description="part of its expected cost that an empty, new replica is spared",
