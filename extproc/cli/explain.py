@@ -1,20 +1,30 @@
 """kvsteer explain: where a request would go now, and why."""
 
 import json
+import re
 import sys
+import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
+import orjson
 
+from extproc.cli.explain_form import fault_of
+from extproc.cli.terminal import plain
 from extproc.errors import KvsteerError
 
 _ADMIN = "http://127.0.0.1:9095"
 _COLD = "cold, since a snapshot does not hold the prefix index"
 #: Seconds a gateway may take: the largest bodies are read in a few hundred milliseconds.
 _DEADLINE = 10.0
+#: A host (IPv6 in brackets), perhaps a port, perhaps a path before the admin port's own; nothing else.
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?")
+#: Bytes that are read of an answer at a time.
+_PIECE = 64 * 1024
 #: Largest request and snapshot that are read, in bytes.
 _LARGEST = 256 * 2**20
 
@@ -25,6 +35,23 @@ class NoAnswer(KvsteerError):
     def __init__(self, message: str, status: int = 2) -> None:
         super().__init__(message)
         self.status = status
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """HTTP without redirects: a request's text must not go where whoever answers at a port says."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.HTTPDefaultErrorHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+_open = _opener().open
 
 
 @click.command()
@@ -45,10 +72,13 @@ def command(request_file: str, path: str, admin: str | None, snapshot: str | Non
     the gateway does not answer.
     """
     try:
-        if admin and snapshot:
+        if admin is not None and snapshot is not None:
             raise NoAnswer("--admin and --snapshot are both given; remove one")
+        url = _checked_url(_ADMIN if admin is None else admin)
+        if not (path.isascii() and path.isprintable()):
+            raise NoAnswer("--path holds characters that no path has")
         body = _read(request_file)
-        said = _from_file(snapshot, body, path) if snapshot else _from_gateway(admin or _ADMIN, body, path)
+        said = _from_gateway(url, body, path) if snapshot is None else _from_file(snapshot, body, path)
     except KvsteerError as error:
         click.echo(f"kvsteer explain: {error}", err=True)
         sys.exit(getattr(error, "status", 2))
@@ -61,22 +91,25 @@ def command(request_file: str, path: str, admin: str | None, snapshot: str | Non
 
 
 def _read(file: str) -> bytes:
-    body = sys.stdin.buffer.read(_LARGEST + 1) if file == "-" else _bytes_of(file)
+    name = "standard input" if file == "-" else file
+    body = _at_most(sys.stdin.buffer, name) if file == "-" else _bytes_of(file)
     if not body.strip():
-        raise NoAnswer(
-            f"{'standard input' if file == '-' else file} is empty; give the JSON body of a request"
-        )
+        raise NoAnswer(f"{name} is empty; give the JSON body of a request")
     return body
 
 
 def _bytes_of(file: str) -> bytes:
     try:
         with Path(file).open("rb") as opened:
-            found = opened.read(_LARGEST + 1)
-    except OSError as error:
-        raise NoAnswer(f"{file} can't be read: {error.strerror}") from None
+            return _at_most(opened, file)
+    except (OSError, ValueError) as error:  # a ValueError for names that no file has
+        raise NoAnswer(f"{file} can't be read: {getattr(error, 'strerror', error)}") from None
+
+
+def _at_most(opened: BinaryIO, name: str) -> bytes:
+    found = opened.read(_LARGEST + 1)
     if len(found) > _LARGEST:
-        raise NoAnswer(f"{file} is larger than {_LARGEST} bytes")
+        raise NoAnswer(f"{name} is larger than {_LARGEST} bytes")
     return found
 
 
@@ -85,34 +118,69 @@ def _from_file(file: str, body: bytes, path: str) -> dict[str, Any]:
     from extproc.io.snapshot import BadSnapshot, restore
 
     try:
-        snapshot = json.loads(_bytes_of(file))
+        snapshot = orjson.loads(_bytes_of(file))
+    except ValueError as error:
+        raise NoAnswer(f"{file} is not JSON ({error}); take it anew: curl -s URL/snapshot") from None
+    try:
         steering = restore(snapshot)
-    except (ValueError, BadSnapshot) as error:
-        reason = str(error) if isinstance(error, BadSnapshot) else "is not JSON"
-        raise NoAnswer(f"{file} {reason}") from None
+    except BadSnapshot as error:
+        raise NoAnswer(f"{file} {error}") from None
     about = {"snapshot": file, "gateway": snapshot.get("gateway"), "at": snapshot.get("at"), "caches": _COLD}
     return {"source": about} | explain(steering, body, path, 0.0)
 
 
+def _checked_url(url: str) -> str:
+    """`url` without a slash at its end. Raises NoAnswer for one that names no host to ask."""
+    match = _URL.fullmatch(url)
+    if match is None or int(match["port"] or 1) not in range(1, 65_536):
+        shown = ascii(url.rpartition("@")[2])  # never the part that may be a password
+        raise NoAnswer(f"--admin {shown} is no URL of an admin port; write for example {_ADMIN}")
+    return url.rstrip("/")
+
+
 def _from_gateway(url: str, body: bytes, path: str) -> dict[str, Any]:
-    if not url.startswith(("http://", "https://")):
-        raise NoAnswer(f"--admin {url} is no URL; write for example {_ADMIN}")
-    if not (path.isascii() and path.isprintable()):
-        raise NoAnswer("--path holds characters that no path has")
     headers = {"x-explain-path": path, "content-type": "application/json"}
-    request = urllib.request.Request(f"{url.rstrip('/')}/explain", body, headers)  # noqa: S310 - checked above
+    request = urllib.request.Request(f"{url}/explain", body, headers)  # noqa: S310 - checked before
     try:
-        with urllib.request.urlopen(request, timeout=_DEADLINE) as answer:  # noqa: S310
-            said: dict[str, Any] = json.loads(answer.read(_LARGEST))
+        with _open(request, timeout=_DEADLINE) as answer:
+            text = _within(answer, time.monotonic() + _DEADLINE)
     except urllib.error.HTTPError as error:
         error.close()
         raise NoAnswer(_meaning(error.code, url), 2 if error.code == 413 else 1) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, ValueError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error or type(error).__name__
         raise NoAnswer(
-            f"no gateway answers at {url} ({reason}); give its admin port with --admin", 1
+            f"no gateway answers at {url} ({plain(str(reason))[:200]}); give its admin port with --admin", 1
         ) from None
+    said = _understood(text, url)
+    said.pop("source", None)
     return {"source": {"gateway": url, "caches": "as believed now"}} | said
+
+
+def _within(answer: Any, deadline: float) -> bytes:
+    """The body of an answer; a server that sends it byte by byte gets no more time than another."""
+    parts, size = [], 0
+    while part := answer.read1(_PIECE):
+        parts.append(part)
+        size += len(part)
+        if size > _LARGEST or time.monotonic() > deadline:
+            raise TimeoutError("the answer does not end")
+    return b"".join(parts)
+
+
+def _understood(text: bytes, url: str) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = orjson.loads(text)
+    except ValueError:
+        raise NoAnswer(f"{url}/explain answers what is not JSON; is it a gateway's admin port?", 1) from None
+    fault = fault_of(said)
+    if fault:
+        raise NoAnswer(
+            f"{url}/explain answers what is no explanation ({plain(fault)[:200]}); is it a gateway's admin port, and "
+            "of this command's version?",
+            1,
+        )
+    return said
 
 
 def _meaning(status: int, url: str) -> str:

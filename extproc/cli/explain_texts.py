@@ -6,7 +6,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from extproc.cli.policy_texts import console
+from extproc.cli.terminal import console, plain
 
 #: Columns that every table begins with: heading, key of a row, digits.
 _ALWAYS = (("cached", "cached_tokens", 0), ("in flight", "in_flight", 0))
@@ -21,13 +21,15 @@ _TELEMETRY = (
 _KNOWN = {key for _, key, _ in _ALWAYS + _TELEMETRY} | {
     "replica", "incarnation", "excluded", "rank", "score", "charged_cost",
 }  # fmt: skip
+#: Numbers from here on are written short.
+_LONG = 1e12
 
 
 def show(said: dict[str, Any]) -> None:
-    """Print what was decided, why, and the table."""
+    """Print what was decided, why, and the table. `said` passed `explain_form.fault_of`."""
     for line in _head(said):
-        click.echo(line)
-    if said["candidates"]:
+        click.echo(plain(line))
+    if "pool" in said and said["candidates"]:
         console().print(_table(said))
         if said["policy"] != "charged_cost":
             click.echo(
@@ -45,7 +47,7 @@ def _head(said: dict[str, Any]) -> list[str]:
         f"pool {said['pool']}, policy {said['policy']} (version {said['policy_version']}), "
         f"busy with prompts: {said['rho']:.0%}"
     )
-    model = _plain(request.get("model", "")) or "unnamed"
+    model = request.get("model") or "unnamed"
     lines.append(
         f"{request.get('dialect', 'no body')}, model {model}: {request['prompt_tokens']} prompt tokens, "
         f"{request['output_tokens_expected']} of output expected"
@@ -68,15 +70,17 @@ def _table(said: dict[str, Any]) -> Table:
     table.add_column("", justify="right")
     table.add_column("replica", overflow="fold")
     for heading, _, _ in columns:
-        table.add_column(heading, justify="right")
+        table.add_column(_cell(heading), justify="right")
     for row in rows:
         if row["excluded"]:
-            table.add_row("-", row["replica"], Text(f"excluded: {row['excluded']}"), style="dim")
+            table.add_row("-", _cell(row["replica"]), _cell(f"excluded: {row['excluded']}"), style="dim")
             continue
-        flat = row | {f"cost {name}": value for name, value in (row["charged_cost"] or {}).items()}
+        flat = row | {f"cost {name}": value for name, value in (row.get("charged_cost") or {}).items()}
         cells = [_number(flat.get(key), digits) for _, key, digits in columns]
         rank = row.get("rank")
-        table.add_row(str(rank or ""), row["replica"], *cells, style="bold" if rank == 1 else "")
+        table.add_row(
+            str(rank or ""), _cell(row["replica"]), *map(_cell, cells), style="bold" if rank == 1 else ""
+        )
     return table
 
 
@@ -102,13 +106,17 @@ def _cost_columns(policy: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
 
 
 def _number(value: Any, digits: int) -> str:
-    return "?" if value is None else f"{value:.{digits}f}"
+    if value is None:
+        return "?"
+    if type(value) not in (int, float):
+        return str(value)
+    return f"{value:.{digits}f}" if abs(value) < _LONG else f"{value:.3g}"
+
+
+def _cell(text: str) -> Text:
+    """Text of others as it is: no markup, no control characters."""
+    return Text(plain(text))
 
 
 def _aside(why: str | None) -> str:
     return f", {why}" if why else ""
-
-
-def _plain(text: str) -> str:
-    """A name that a client chose, safe for a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 from extproc.cli.inputs import Finite
 from extproc.cli.policy_texts import (
     Effect,
-    console,
     gateway_lines,
     in_words,
     say_json,
@@ -24,6 +23,7 @@ from extproc.cli.policy_texts import (
     tell_skipped,
     tell_unchanged,
 )
+from extproc.cli.terminal import console
 from extproc.config import GatewaySettings, PolicySettings, PoolSettings, ShadowSettings, load
 from extproc.errors import ConfigError, KvsteerError
 from extproc.io.policy_versions import (

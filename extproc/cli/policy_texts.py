@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from extproc.cli.terminal import plain
 from extproc.config import PolicySettings, ShadowSettings
 from extproc.io.policy_versions import Chosen, Version
 
@@ -108,14 +108,3 @@ def _all_in_words(chosen: Chosen) -> str:
 def in_words(policy: PolicySettings | ShadowSettings) -> str:
     """`charged_cost gain=4`."""
     return plain(" ".join([policy.name, *(f"{key}={value:g}" for key, value in policy.settings.items())]))
-
-
-def plain(text: str) -> str:
-    """Text that somebody else chose, safe for a terminal: one line without control characters."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def console() -> Console:
-    """A console for tables: a pipe has no width, so that every column gets its own."""
-    usual = Console()
-    return usual if usual.is_terminal else Console(width=200)

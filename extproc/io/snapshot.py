@@ -9,8 +9,9 @@ import random
 from dataclasses import asdict, fields
 from typing import Any
 
+from pydantic import ValidationError
+
 from extproc import __version__
-from extproc.config import PolicySettings, ShadowSettings
 from extproc.core.dialects import Limits
 from extproc.core.fleet import Replica, Traits
 from extproc.core.headroom import Weights
@@ -19,16 +20,15 @@ from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
 from extproc.errors import KvsteerError
+from extproc.io.snapshot_form import PoolForm, ReplicaForm, SnapshotForm
 
 #: Changes when an older kvsteer could no longer read a snapshot.
 _FORMAT = 1
 #: A replica's numbers as decisions read them.
 _NUMBERS = (
-    "barred", "share", "headroom", "prefill_speed", "decode_speed", "max_running", "kv_tokens", "occupancy",
-    "crowded", "kv_load", "context",
+    "barred", "share", "headroom", "lean", "bias", "prefill_speed", "decode_speed", "max_running", "kv_tokens",
+    "occupancy", "crowded", "kv_load", "context",
 )  # fmt: skip
-#: Those that are divided by.
-_DIVISORS = ("prefill_speed", "decode_speed", "max_running", "kv_tokens")
 _SAMPLED = ("running", "waiting", "kv_used", "kv_capacity", "max_running")
 _TRAITS = tuple(entry.name for entry in fields(Traits) if isinstance(entry.default, int | float))
 _RULES = ("unreadable_passes", "unknown_model_passes", "fallbacks", "body", "expanded_body")
@@ -72,14 +72,22 @@ def restore(snapshot: Any) -> Steering:
         raise BadSnapshot("is no snapshot of this kvsteer; make one with: curl -s http://ADMIN/snapshot")
     rng = random.Random(0)  # noqa: S311 - breaks ties
     try:
-        limits = Limits(**snapshot["rules"]["limits"])
-        rules = Rules(**{name: snapshot["rules"][name] for name in _RULES}, limits=limits)
-        pools = [_restored(pool, rng) for pool in snapshot["pools"]]
-        if not pools:
-            raise BadSnapshot("holds no pool")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadSnapshot(f"is not as kvsteer writes it ({type(error).__name__}: {error})") from None
+        form = SnapshotForm.model_validate(snapshot)
+        pools = [_restored(pool, rng) for pool in form.pools]
+    except ValueError as error:
+        raise BadSnapshot(f"is not as kvsteer writes it: {_fault(error)}; take it anew") from None
+    limits = Limits(**form.rules.limits.model_dump())
+    rules = Rules(**{name: getattr(form.rules, name) for name in _RULES}, limits=limits)
     return Steering(pools, rules, rng)
+
+
+def _fault(error: ValueError) -> str:
+    """The first fault, with the place it is at."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part)[:64] for part in first["loc"])
+    return f"{where}: {first['msg']}"
 
 
 def _pool(pool: Pool, now: float) -> dict[str, Any]:
@@ -116,42 +124,39 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
     }
 
 
-def _restored(said: dict[str, Any], rng: random.Random) -> Pool:
-    policy, shadow = PolicySettings.model_validate(said["policy"]), said["shadow"]
-    traits: dict[str, Any] = {name: _infinite(said["traits"][name]) for name in _TRAITS}
+def _restored(said: PoolForm, rng: random.Random) -> Pool:
+    traits: dict[str, Any] = {name: _infinite(getattr(said.traits, name)) for name in _TRAITS}
     pool = Pool(
-        str(said["name"]),
-        models=said["models"],
-        policy=policy.name,
-        policy_settings=policy.settings,
-        traits=Traits(**traits, weights=Weights(**said["traits"]["weights"])),
+        said.name,
+        models=said.models,
+        policy=said.policy.name,
+        policy_settings=said.policy.settings,
+        traits=Traits(**traits, weights=Weights(**said.traits.weights.model_dump())),
         now=0.0,
     )
-    if shadow:
-        checked = ShadowSettings.model_validate(shadow)
-        pool.shadow = Shadow(checked.name, checked.settings, rng)
-    pool.policy_version = int(said["policy_version"])
-    pool.busy = _Known(float(said["rho"]))
-    for replica in said["replicas"]:
-        _fill(pool.join(str(replica["replica"]), 0.0), replica)
+    if said.shadow is not None:
+        pool.shadow = Shadow(said.shadow.name, said.shadow.settings, rng)
+    pool.policy_version = said.policy_version
+    pool.busy = _Known(said.rho)
+    for replica in said.replicas:
+        if pool.get(replica.replica) is not None:
+            raise ValueError(f"pool {said.name!r} has a replica twice")
+        _fill(pool.join(replica.replica, 0.0), replica)
     return pool
 
 
-def _fill(replica: Replica, said: dict[str, Any]) -> None:
+def _fill(replica: Replica, said: ReplicaForm) -> None:
     """Make a new replica's numbers those of the snapshot."""
-    for name in _DIVISORS:
-        if not 0 < said[name] < math.inf:
-            raise ValueError(f"{name} of {replica.address} must be above 0")
-    books, sample = said["books"], said["sample"]
-    pending = float(books["backlog_seconds"]) * float(said["prefill_speed"])
-    replica.books.send(0, pending, int(books["tokens"]), 0.0, float(said["prefill_speed"]))
-    replica.books.requests = int(books["requests"])
-    if sample is not None:
-        replica.sample = Sample(at=-float(sample["age"]), **{name: sample[name] for name in _SAMPLED})
-    replica.incarnation = int(said["incarnation"])
-    replica.fresh_until = _infinite(said["fresh_for"])
+    pending = said.books.backlog_seconds * said.prefill_speed
+    replica.books.send(0, pending, said.books.tokens, 0.0, said.prefill_speed)
+    replica.books.requests = said.books.requests
+    if said.sample is not None:
+        sampled = {name: getattr(said.sample, name) for name in _SAMPLED}
+        replica.sample = Sample(at=-said.sample.age, **sampled)
+    replica.incarnation = said.incarnation
+    replica.fresh_until = _infinite(said.fresh_for)
     for name in _NUMBERS:
-        setattr(replica, name, said[name])
+        setattr(replica, name, getattr(said, name))
 
 
 def _finite(value: float) -> float | None:

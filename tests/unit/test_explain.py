@@ -1,8 +1,11 @@
 """kvsteer explain: the table of a decision that is only considered, live and from a snapshot."""
 
+import io
 import json
 import math
 import random
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +239,86 @@ def test_a_garbled_snapshot_is_told(path: tuple[str | int, ...], value: Any) -> 
         restore(said)
 
 
+HOSTILE: list[Any] = [None, "x", -1, 1e308, 10**19, True, [], {}, [[]], {"a": 1}, "\x1b[31m", 0, 2.5]
+
+
+def places(said: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Every place in a JSON value but the value itself; of a list, its first."""
+    inside = said.items() if isinstance(said, dict) else enumerate(said[:1]) if isinstance(said, list) else ()
+    found = []
+    for key, value in inside:
+        found += [(*path, key), *places(value, (*path, key))]
+    return found
+
+
+def put(said: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """A copy with another value at a place; without the place for ..."""
+    copy = json.loads(json.dumps(said))
+    inside = copy
+    for key in path[:-1]:
+        inside = inside[key]
+    if value is ...:
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("policy", ["charged_cost", "tiered_affinity"])
+def test_whatever_stands_anywhere_in_a_snapshot_it_is_explained_or_told(policy: str) -> None:
+    from extproc.cli.explain_form import fault_of
+
+    steering = fleet(policy)
+    steering.pools[0].adopt(policy, {}, Shadow("least_request", {}, random.Random(0)))
+    good = saved(steering)
+    told = 0
+    for path in places(good):
+        for value in (*HOSTILE, ...):
+            try:
+                restored = restore(put(good, path, value))
+            except BadSnapshot:
+                told += 1
+                continue
+            said = explain(restored, body(), CHAT, 0.0)
+            assert fault_of(json.loads(json.dumps(said))) == "", (path, value)
+    assert told > 400, "most of these can't be taken for a snapshot"
+
+
+def test_a_snapshot_says_where_it_is_wrong() -> None:
+    good = saved(fleet())
+    for path, value, says in [
+        (
+            ("pools", 0, "replicas", 0, "kv_tokens"),
+            "many",
+            "pools.0.replicas.0.kv_tokens: Input should be a valid",
+        ),
+        (("pools", 0, "replicas", 0, "prefill_speed"), 0, "prefill_speed: Input should be greater"),
+        (("pools", 0, "replicas", 0, "books"), [], "pools.0.replicas.0.books: Input should be"),
+        (("rules", "limits"), ..., "rules.limits: Field required"),
+        (("pools", 0, "replicas", 1, "replica"), A, "pool 'p' has a replica twice"),
+        (("pools", 0, "policy", "name"), "of_tomorrow", "there is no policy 'of_tomorrow'"),
+    ]:
+        with pytest.raises(BadSnapshot) as error:
+            restore(put(good, path, value))
+        assert says in str(error.value)
+
+
+def test_what_leans_and_biases_survives_a_snapshot_and_may_be_missing() -> None:
+    live = fleet()
+    replica = live.pools[0].get(A)
+    assert replica is not None
+    replica.lean, replica.bias = 0.25, 0.5
+    made = restore(saved(live)).pools[0].get(A)
+    assert made is not None
+    assert (made.lean, made.bias) == (0.25, 0.5)
+    older = put(
+        put(saved(live), ("pools", 0, "replicas", 0, "lean"), ...), ("pools", 0, "replicas", 0, "bias"), ...
+    )
+    made = restore(older).pools[0].get(A)
+    assert made is not None
+    assert (made.lean, made.bias) == (0.0, 1.0)
+
+
 # -- the command -----------------------------------------------------------------------------------------
 
 
@@ -305,3 +388,139 @@ def test_no_gateway_is_told_with_status_1(files: tuple[str, str]) -> None:
     result = CliRunner().invoke(main, ["explain", files[0], "--admin", "http://127.0.0.1:1"])
     assert result.exit_code == 1
     assert "no gateway answers at http://127.0.0.1:1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"snapshot": 1',
+        b"NaN",
+        b"[]",
+        b'"x"',
+        b"null",
+        b"9" * 5000,
+        b"\x00" * 9,
+    ],
+)
+def test_a_file_that_is_no_snapshot_is_told(tmp_path: Path, files: tuple[str, str], text: bytes) -> None:
+    file = tmp_path / "odd.json"
+    file.write_bytes(text)
+    assert_told(CliRunner().invoke(main, ["explain", files[0], "--snapshot", str(file)]), 2, str(file))
+
+
+def assert_told(result: Any, status: int, *words: str) -> None:
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert result.stderr.count("\n") == 1
+    assert "\x1b" not in result.stderr
+    for part in words:
+        assert part in result.stderr
+
+
+def test_a_folder_in_place_of_a_file_is_told(tmp_path: Path, files: tuple[str, str]) -> None:
+    for arguments in ([str(tmp_path), "--snapshot", files[1]], [files[0], "--snapshot", str(tmp_path)]):
+        assert_told(CliRunner().invoke(main, ["explain", *arguments]), 2, "can't be read: Is a directory")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "http://[::1", "http://", "http://:9095", "http://a:b", "http://a:99999", "http://a:-1", "ftp://a", "//a",
+        "a:9095", "http://a b", "http://a\n", "http://\u00e9", "file:///etc/passwd", "http://a:0", "http://[::1]]:1",
+        "http://a?x=1", "http://a#b", "http://ops:s3cret@a:9095", "\x1b[31m",
+    ],
+)  # fmt: skip
+def test_a_url_that_is_none_is_told_with_an_example_and_no_password(files: tuple[str, str], url: str) -> None:
+    result = CliRunner().invoke(main, ["explain", files[0], "--admin", url])
+    assert_told(result, 2, "write for example http://127.0.0.1:9095")
+    assert "s3cret" not in result.stderr
+
+
+EXPLAINED = {
+    "outcome": "steered", "why": None, "pool": "p", "policy": "random", "policy_version": 0, "choice": A,
+    "reason": "random", "trouble": None, "rho": 0.5, "shadow": {"policy": "random", "choice": None},
+    "request": {"prompt_tokens": 5, "output_tokens_expected": 6, "dialect": "d", "model": "m"},
+    "candidates": [
+        {"replica": A, "excluded": None, "rank": 1, "score": 1.0, "charged_cost": {"total": 1.0}, "in_flight": 1},
+        {"replica": B, "excluded": "stale"},
+    ],
+}  # fmt: skip
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    """A gateway's admin port that answers this."""
+    monkeypatch.setattr("extproc.cli.explain._open", lambda *_, **__: io.BytesIO(said))
+
+
+def test_whatever_an_admin_port_answers_it_is_shown_or_told(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = 0
+    for path in [(), *places(EXPLAINED)]:
+        for value in (*HOSTILE, ...) if path else HOSTILE:
+            answered(monkeypatch, json.dumps(put(EXPLAINED, path, value) if path else value).encode())
+            result = CliRunner().invoke(main, ["explain", files[0]])
+            assert result.exception is None or isinstance(result.exception, SystemExit), (path, value)
+            assert "\x1b" not in result.output, (path, value)
+            told += result.exit_code == 1
+    assert told > 200, "most of these are no explanation"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"<html>", b"\xff", b"[" * 100_000, b"NaN", b'{"rho": NaN}', b'{"outcome": "x"}', b"9" * 5000],
+)
+def test_an_admin_port_that_answers_garbage_is_told(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    answered(monkeypatch, said)
+    assert_told(CliRunner().invoke(main, ["explain", files[0]]), 1, "is it a gateway's admin port")
+
+
+def serve_once(answer: bytes, pieces: int = 1) -> str:
+    """A port that answers one connection with these bytes, in pieces, and closes it. Returns its URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener, listener.accept()[0] as connection:
+            connection.recv(65_536)
+            for _ in range(pieces):
+                connection.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-x\r\n",
+        b"\x00\xff\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 999 \r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\na: " + b"x" * 70_000 + b"\r\n\r\n",
+    ],
+)
+def test_a_port_that_speaks_no_http_is_told(files: tuple[str, str], answer: bytes) -> None:
+    result = CliRunner().invoke(main, ["explain", files[0], "--admin", serve_once(answer)])
+    assert_told(result, 1, "admin port")
+
+
+def test_an_answer_that_does_not_end_is_given_up_at_the_deadline(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless(io.BytesIO):
+        def read1(self, _size: int | None = -1, /) -> bytes:
+            return b" "
+
+    monkeypatch.setattr("extproc.cli.explain._open", lambda *_, **__: Endless())
+    monkeypatch.setattr("extproc.cli.explain._DEADLINE", 0.05)
+    assert_told(CliRunner().invoke(main, ["explain", files[0]]), 1, "the answer does not end")

@@ -1,0 +1,19 @@
+"""What commands print with: text of others made safe, and tables."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def plain(text: str) -> str:
+    """Text that somebody else chose, safe for a terminal: one line without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def console() -> "Console":
+    """A console for tables: a pipe has no width, so that every column gets its own."""
+    from rich.console import Console
+
+    usual = Console()
+    return usual if usual.is_terminal else Console(width=200)
