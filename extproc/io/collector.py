@@ -7,8 +7,8 @@
 The first good answer brings a replica back to its interval. A scrape waits for nothing but one of many places,
 and replicas that failed last time share places of their own, so that a dead zone can't keep the living waiting.
 
-Where several gateways share the work, `lease` says whether this one scrapes now; samples of others then come
-in by their own way, and nothing here knows of them.
+Where several gateways share the work, `lease` says whether this one scrapes a replica now
+(scrape_duty.py); samples of others then come in by their own way, and nothing here knows of them.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Collector:
         on_sample: called with a replica's address and what it said.
         on_failure: called with an address and a short word (`ScrapeFailed.reason`).
         clock: seconds, monotonic; a sample's `at` is read from it before the request is sent.
-        lease: whether this gateway scrapes a pool now.
+        lease: whether this gateway scrapes a pool's replica (pool, address) now.
         rng: spreads the scrapes of many replicas over the interval.
         limit: largest answer, in bytes.
         gzip: whether to ask for compressed answers.
@@ -74,7 +74,7 @@ class Collector:
         on_failure: Callable[[str, str], None],
         clock: Callable[[], float],
         *,
-        lease: Callable[[str], bool] = lambda _pool: True,
+        lease: Callable[[str, str], bool] = lambda _pool, _address: True,
         rng: random.Random | None = None,
         limit: int = MAX_ANSWER,
         gzip: bool = False,
@@ -157,7 +157,7 @@ class _Rounds:
         try:
             while True:
                 await asyncio.sleep(due - loop.time())
-                if collector.lease(self._pool):
+                if collector.lease(self._pool, self._address):
                     await self._round()
                 due = self._next(due, loop.time())
         finally:

@@ -333,8 +333,8 @@ async def test_a_changed_set_of_replicas_ends_and_begins_the_right_loops():
 async def test_without_the_lease_nothing_is_scraped_and_with_it_scraping_begins():
     record, held, asked = Record(), False, []
 
-    def lease(pool: str) -> bool:
-        asked.append(pool)
+    def lease(pool: str, address: str) -> bool:
+        asked.append((pool, address))
         record._news.set()
         return held
 
@@ -346,7 +346,7 @@ async def test_without_the_lease_nothing_is_scraped_and_with_it_scraping_begins(
         assert record.samples == record.failures == []
         held = True
         await record.until(lambda: len(record.samples) >= 1)
-    assert set(asked) == {"chat"}
+    assert set(asked) == {("chat", f"127.0.0.1:{port}")}
 
 
 async def test_a_callback_that_raises_ends_no_loop():
