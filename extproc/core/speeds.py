@@ -10,8 +10,11 @@ L = seconds in prefill / seconds gone by (Little's law), and at least one was un
     1 - exp(-L)    of short prompts, which begin independently of each other (the busy share of an M/G/infinity queue)
     min(L, 1)      of prompts longer than a step's budget, which engines compute one after the other
 
-of the time, mixed by how much of a step the mean prompt fills. Engines tell the seconds when a request ends and
-the tokens when its prompt does: the tokens of a window are as many mean prompts as ended in it.
+of the time, mixed by how much of a step the mean prompt fills. A prompt's last step also makes output, which takes
+as long as one token of an answer did at its fastest lately; that is taken off. Where it is more than half of the
+seconds in prefill, as with short or nearly cached prompts, they say nothing of the speed, and the window is passed
+over. Engines tell the seconds when a request ends and the tokens when its prompt does: the tokens of a window are as
+many mean prompts as ended in it.
 
 Output. Of a window are known the output tokens a second, and the seconds between two tokens of one answer. More
 sequences at once make more tokens a second, and each of them slower. So a full replica makes
@@ -34,6 +37,10 @@ SPAN = 120.0
 #: Seconds within which the configured speed and first tokens count for 1/e once counters tell. Counters miss nothing
 #: and are averages of many prompts, so they may overrule a wrong setting within a minute.
 _OVERRULED = 30.0
+#: Least seconds that the configured speed counts for, however long ago.
+_LEAST_PRIOR = 0.01
+#: Share of the seconds in prefill from which steps outweigh prompts.
+_STEPS_RULE = 0.5
 #: Seconds that the configured output speed counts for: it is only asked within bounds.
 _OUTPUT_PRIOR = 5.0
 #: Least and most seconds between the two samples of a window. Counters move by whole prompts, so a short window is
@@ -67,6 +74,7 @@ class Speeds:
         "_configured",
         "_decode",
         "_doubling",
+        "_fastest",
         "_models",
         "_prefill",
         "_prompts",
@@ -85,6 +93,7 @@ class Speeds:
         self._prompts = _Prompts()
         self._decode = (self._configured[1] * _OUTPUT_PRIOR, _OUTPUT_PRIOR)  # tokens, seconds
         self._signalled = False
+        self._fastest: float | None = None  # seconds for an output token at its fastest, let grow with time
 
     @property
     def prefill(self) -> float:
@@ -124,16 +133,19 @@ class Speeds:
         grown = _grown(base, sample)
         if not (base.running or sample.running or any(grown.values())):  # idle time is no measure of anything
             return False
-        self._learn_prefill(grown, sample.at - base.at)
         self._learn_decode(grown, sample.at - base.at, max_running)
+        self._learn_prefill(grown, sample.at - base.at)
         return True
 
     def _learn_prefill(self, grown: dict[str, float], seconds: float) -> None:
-        if not self._signalled and {"prompt_tokens", "hit_tokens", "prefill_sum"} <= grown.keys():
+        signalled, self._signalled = self._signalled, False
+        if signalled or not {"prompt_tokens", "hit_tokens", "prefill_sum"} <= grown.keys():
+            return
+        steps = grown.get("prefill_count", 0.0) * (self._fastest or 0.0)
+        if steps <= _STEPS_RULE * grown["prefill_sum"]:
             self._fade(math.exp(-seconds / _OVERRULED))
             self._prompts.fade(math.exp(-seconds / SPAN))
-            self._prompts.add(grown, seconds)
-        self._signalled = False
+            self._prompts.add(grown, seconds, steps)
 
     def _learn_decode(self, grown: dict[str, float], seconds: float, max_running: int) -> None:
         tokens, spent, count = (
@@ -141,33 +153,39 @@ class Speeds:
         )
         if tokens > 0 and spent > 0 and count > 0:
             now = tokens / seconds
+            aged = math.inf if self._fastest is None else self._fastest * math.exp(seconds / SPAN)
+            self._fastest = min(spent / count, aged)
             full = max(min(self._configured[1], max_running * count / spent), now)
             keep = math.exp(-seconds / SPAN)
             done, took = self._decode
             self._decode = done * keep + full * seconds, took * keep + seconds
 
     def _fade(self, keep: float) -> None:
-        self._prefill = self._prefill[0] * keep, self._prefill[1] * keep
+        done, took = self._prefill
+        keep = max(keep, min(_LEAST_PRIOR / took, 1.0))
+        self._prefill = done * keep, took * keep
 
 
 class _Prompts:
     """Decayed sums over windows in which the engine worked."""
 
-    __slots__ = ("_begun", "_ended", "_hits", "_spent", "_time", "_tokens")
+    __slots__ = ("_begun", "_ended", "_hits", "_spent", "_steps", "_time", "_tokens")
 
     def __init__(self) -> None:
         self._tokens = self._hits = self._begun = 0.0  # prompt tokens, cached ones of them, first tokens
-        self._spent = self._ended = self._time = (
-            0.0  # seconds in prefill, of how many prompts; seconds gone by
+        self._spent = self._steps = self._ended = (
+            0.0  # seconds in prefill, steps' part of them, of how many prompts
         )
+        self._time = 0.0  # seconds gone by
 
-    def add(self, grown: dict[str, float], seconds: float) -> None:
-        """Take in a window."""
+    def add(self, grown: dict[str, float], seconds: float, steps: float) -> None:
+        """Take in a window. `steps` are the seconds in prefill that made output."""
         ended = grown.get("prefill_count", 0.0)
         self._tokens += grown["prompt_tokens"]
         self._hits += grown["hit_tokens"]
         self._begun += grown.get("ttft_count", ended)
         self._spent += grown["prefill_sum"]
+        self._steps += steps
         self._ended += ended
         self._time += seconds
 
@@ -187,7 +205,7 @@ class _Prompts:
         if not self._ended:  # the engine does not count prompts
             return uncached, busy * self._time
         each = prefill_work(self._hits / self._begun, self._tokens / self._begun, doubling)
-        return each * self._ended, busy * self._time
+        return each * self._ended, busy * self._time * (1.0 - self._steps / self._spent)
 
 
 def _grown(before: Sample, after: Sample) -> dict[str, float]:
