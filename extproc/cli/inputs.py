@@ -1,6 +1,7 @@
 """What commands ask of numbers and of files to write, before they begin: a fault costs no waiting."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +35,29 @@ def check_outputs(outputs: dict[str, Path | None], sources: list[Path | None]) -
     Raises:
         NotWritable: one can't, or two are the same file.
     """
-    taken = {path.resolve(): str(path) for path in sources if path is not None}
+    taken = {os.path.realpath(path): str(path) for path in sources if path is not None}
     for option, path in outputs.items():
         if path is None or str(path) == "-":
             continue
-        place = path.resolve()
+        place = os.path.realpath(path)
         if place in taken:
             raise NotWritable(f"{option} {path}: would overwrite {taken[place]}; give another name")
         taken[place] = f"what {option} writes"
-        _try(option, path)
+        try:
+            _try(Path(place))
+        except OSError as error:
+            raise cannot_write(option, path, error) from None
 
 
-def _try(option: str, path: Path) -> None:
-    is_new = not path.exists()
-    if path.exists() and not (path.is_file() or path.is_dir()):
+def _try(place: Path) -> None:
+    """Open a file as a writer would, and leave things as they were. `place` has no links in it."""
+    is_there = place.exists()
+    if is_there and not (place.is_file() or place.is_dir()):
         return  # a pipe or a device: opening it may wait for its reader
-    try:
-        with path.open("ab"):
-            pass
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise cannot_write(option, path, error) from None
+    with place.open("ab"):
+        pass
+    if not is_there:
+        place.unlink()
 
 
 def cannot_write(option: str, path: Path, error: OSError) -> NotWritable:

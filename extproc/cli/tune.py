@@ -12,7 +12,7 @@ import click
 from extproc.cli.inputs import Finite
 from extproc.errors import KvsteerError
 from extproc.sim import texts
-from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST
+from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST, shown
 from extproc.sim.checks import SimulationFault
 from extproc.sim.compare import LATE, Plan, check_length
 from extproc.sim.plan import MOST_REPLICAS, uniform_fleet
@@ -105,10 +105,10 @@ def _tried(given: tuple[str, ...], late: bool) -> dict[str, list[float]]:
     for text in given:
         name, values = texts.option("--try", _values, text)
         if name in found:
-            raise ValueError(f"--try {text}: {name} is given twice; write all its values at once")
+            raise ValueError(f"--try {shown(text)}: given twice; write all values of a setting at once")
         if name.startswith(ROOM) and not late:
             raise ValueError(
-                f"--try {text}: nothing waits; settings of late binding need --policy NAME{LATE}"
+                f"--try {shown(text)}: nothing waits; settings of late binding need --policy NAME{LATE}"
             )
         found[name] = values
     return found

@@ -259,6 +259,17 @@ def test_an_output_is_not_written_over_the_trace_nor_over_the_other(tmp_path: Pa
     assert_told(play(simulate.command, str(trace), "--json", both, "--html", both), "what --json writes")
 
 
+def test_links_are_followed_and_left_and_names_no_folder_takes_are_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "lost").symlink_to(tmp_path / "none" / "a")
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    for name in ("loop", "lost", "x" * 300):
+        assert_told(play(simulate.command, *SMALL, "--json", str(tmp_path / name)), "can't be written")
+    assert play(simulate.command, *SMALL, "--json", str(tmp_path / "link")).exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert len(json.loads((tmp_path / "new").read_text())["runs"]) == 1
+
+
 def test_a_full_disk_is_told() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
