@@ -91,7 +91,10 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
 
 def test_what_is_seen_of_its_output_already_is_not_charged_twice() -> None:
     replicas = fleet(None, None, None)
-    replicas[1].prefill_speed, replicas[1].decode_speed = 400.0, 500.0  # 2.5 and 2 times slower than the median
+    replicas[1].prefill_speed, replicas[1].decode_speed = (
+        400.0,
+        500.0,
+    )  # 2.5 and 2 times slower than the median
     choice = EqualCost().choose(ask(replicas), 3, random.Random(1))
     assert choice.parts["decode"] == pytest.approx([0.1, 0.2, 0.1])
     assert choice.parts["slow"] == pytest.approx([0.0, (2.5 / 2 - 1) * 0.2, 0.0])
