@@ -9,14 +9,22 @@ idle fleet nothing waits.
 
 Several gateways act in one order without asking each other: each announces what it holds, and runs the rule over
 its own and the others' requests. When the next one is another's, it leaves room for it on that replica and goes
-on; only the owner binds. What it knows may be as old as the journal is late, and gateways may differ in what they
-believe cached, so room is left for a request for `patience` seconds only.
+on; only the owner binds. What it knows is as old as the journal is late, and three rules keep that cheap:
+
+* Who was there when a replica opened goes before who came later, however short: its owner has taken the place by
+  then, and only the news of it is not here yet. Who came less than a journal's delay before counts as later, since
+  the others could not know of it.
+* Room is left for `patience` seconds without a break, in which the replica stayed open, not longer: gateways may
+  differ in what they believe cached, and the owner may see another best replica. A request that found no room once
+  is not distrusted for that later.
+* An own request that shares uncached text with another's, for which room is left, waits for the news of where that
+  goes: it will be warm there.
 
 Pure: events come in as calls, the caller binds what `next_own` names, and asks `wake` when to look again.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -32,10 +40,10 @@ _REFRESH = 2.0
 _GRACE = 5.0
 #: Longest sleep while something is held: a first token may have gone unseen.
 _LONGEST_SLEEP = 0.5
-#: A request that room was left for in vain gets it again after so many seconds.
-_TRUST_AGAIN = 1.0
 #: Requests of others that are remembered, for each that may wait here.
 _OTHERS = 16
+#: Journal delays in `patience`: two for the way to the owner and back; the rest is for what is batched or late.
+_DELAYS = 10.0
 #: Float noise in times and backlogs.
 _EPSILON = 1e-6
 
@@ -46,8 +54,9 @@ class RoomSettings:
 
     `order`: "shortest" (least uncached work first, with aging) or "fcfs". `most` bounds the policy's w: what waits
     here keeps to its cached prefix without being charged much for leaving it. `patience`: seconds for which room is
-    left for another gateway's request; some five journal delays. `requests` and `tokens` bound what one gateway
-    holds; beyond, requests are bound at arrival.
+    left for another gateway's request, ten journal delays: after a tenth of it the others know of what is held
+    here. `requests` and `tokens` bound what one gateway holds; beyond, requests are bound at
+    arrival.
     """
 
     theta: float = 0.2
@@ -55,7 +64,7 @@ class RoomSettings:
     cap: float = 60.0
     order: str = "shortest"
     most: float = 5.0
-    patience: float = 0.1
+    patience: float = 0.2
     requests: int = 1000
     tokens: int = 50_000_000
 
@@ -71,12 +80,16 @@ class _Held:
     """One waiting request.
 
     Attributes:
-        works: uncached work on each replica, in the order of `Pool.replicas`, as of `looked_up`.
+        base: uncached work on every replica that is not in `better`, the most it has on any, as of `looked_up`.
+        better: places in `Pool.replicas` where it has less, and how much there.
         watch: hashes that, once placed somewhere, make more of it cached there.
-        yielded: since when room was left for it, when it is another gateway's.
+        output: tokens of its answer to expect, as of then.
+        yielded: since when room is left for it, when it is another gateway's.
     """
 
-    __slots__ = ("arrived", "is_own", "key", "looked_up", "prompt", "tokens", "watch", "works", "yielded")
+    __slots__ = (
+        "arrived", "base", "better", "is_own", "key", "looked_up", "output", "prompt", "tokens", "watch", "yielded",
+    )  # fmt: skip
 
     def __init__(self, key: int, prompt: Prompt, arrived: float, tokens: int, is_own: bool) -> None:
         self.key = key
@@ -84,18 +97,45 @@ class _Held:
         self.arrived = arrived
         self.tokens = tokens
         self.is_own = is_own
-        self.works: list[float] = []
-        self.looked_up = self.yielded = -math.inf
+        self.base = self.output = 0.0
+        self.better: list[tuple[int, float]] = []
+        self.looked_up = -math.inf
+        self.yielded = math.inf
         self.watch: set[int] = set()
 
 
 class _View(NamedTuple):
-    """The replicas at one moment: seconds ahead (infinity where excluded), other cost, s per unit of work."""
+    """The replicas at one moment, for answers of one length.
+
+    `backlogs`: seconds ahead, infinity where excluded. `costs`: these and the other costs. `rates`: seconds for a
+    unit of work, and `charged` what they cost. `front`: places that may be best for work that is the same everywhere.
+    """
 
     backlogs: list[float]
     costs: list[float]
     rates: list[float]
     charged: list[float]
+    front: list[int]
+
+    def best(self, held: _Held) -> tuple[int, float]:
+        """The replica with the least charged cost, and the uncached work there."""
+        costs, charged, front = self.costs, self.charged, self.front
+        best, work = front[0], held.base
+        least = costs[best] + charged[best] * work
+        for i in front[1:]:
+            cost = costs[i] + charged[i] * work
+            if cost < least:
+                best, least = i, cost
+        for i, less in held.better:
+            cost = costs[i] + charged[i] * less
+            if cost < least:
+                best, least, work = i, cost, less
+        return best, work
+
+
+#: One in the common order, which is that of the first three: whether it came when its replica was open already or too
+#: late for all to know of it, its rank, its key; then itself, that replica and the seconds of prompt work there.
+_Place = tuple[bool, float, int, _Held, int, float]
 
 
 class WaitingRoom:
@@ -116,6 +156,10 @@ class WaitingRoom:
         self._policy = pool.policy = replace(pool.policy, most=min(pool.policy.most, settings.most))
         self._held: dict[int, _Held] = {}  # in the order of coming
         self._replicas: Sequence[Replica] = ()
+        self._shut = -math.inf  # when last no replica was open, or nobody looked: room is left anew from then
+        self._looked = -math.inf  # when `_opened` was brought up to date
+        self._opened: list[float] = []  # since when each replica is open; infinity for closed
+        self._again = math.inf  # when the patience with another's request ends
         pool.room = self
 
     def __len__(self) -> int:
@@ -135,6 +179,8 @@ class WaitingRoom:
         """An own request came. Ask `next_own` at once: it need not wait when its best replica is open."""
         held = _Held(key, prompt, arrived, self._tokens(prompt), is_own=True)
         self._held[key] = held
+        if not self.own:
+            self._shut = arrived  # nobody looked whether room was left in vain
         self.own += 1
         self.own_tokens += held.tokens
 
@@ -152,9 +198,7 @@ class WaitingRoom:
 
     def placed(self, chains: Sequence[Chain]) -> None:
         """Prompts are on their way to a replica: whoever shares more of them than it knew is looked up again."""
-        if not self._held:
-            return
-        for chain in chains:
+        for chain in chains if self._held else ():
             hashes = set(chain.hashes)
             for held in self._held.values():
                 if not held.watch.isdisjoint(hashes):
@@ -170,9 +214,24 @@ class WaitingRoom:
         if late is not None:
             return late
         backlogs = self._backlogs(now)
+        if len(self._held) > self.own:
+            self._note(backlogs, now)
         if not backlogs or min(backlogs) > self._theta:
+            self._shut = now
             return None
-        return self._walk(self._view(backlogs, now), now)
+        return self._walk(backlogs, now)
+
+    def _note(self, backlogs: list[float], now: float) -> None:
+        """Note since when each replica is open: by the clock, but not before it was last seen closed."""
+        theta, opened = self._theta, self._opened
+        if len(opened) != len(backlogs):
+            opened[:] = [math.inf] * len(backlogs)
+        for i, waits in enumerate(backlogs):
+            if waits > theta:
+                opened[i] = math.inf
+            elif opened[i] == math.inf:
+                opened[i] = max(self._looked, now - theta + waits)
+        self._looked = now
 
     def _backlogs(self, now: float) -> list[float]:
         """Seconds ahead on each replica, infinity where it may not be chosen; stale ones serve when all are stale."""
@@ -189,7 +248,10 @@ class WaitingRoom:
             return math.inf
         oldest = next(held.arrived for held in self._held.values() if held.is_own)
         soonest = min(oldest + self.settings.cap, now + _LONGEST_SLEEP)
+        soonest = min(soonest, self._again if self._again > now else math.inf)
         for replica in self.pool.replicas:
+            if not replica.books.pending:
+                continue
             opens = replica.books.falls_to(self.settings.theta, now, replica.prefill_speed)
             if now < opens < soonest:
                 soonest = opens
@@ -202,65 +264,99 @@ class WaitingRoom:
     def _capped(self, now: float) -> int | None:
         """The oldest own request that waited for `cap` seconds; others' that should be gone are dropped."""
         limit = now - self.settings.cap
-        lost = [held.key for held in self._held.values() if not held.is_own and held.arrived < limit - _GRACE]
+        lost, found = [], None
+        for held in self._held.values():  # in the order of coming, which for own ones is that of arrival
+            if held.arrived > limit or held.is_own:
+                found = held.key if held.arrived <= limit else None
+                break
+            if held.arrived < limit - _GRACE:
+                lost.append(held.key)
         for key in lost:
             del self._held[key]
-        return next((h.key for h in self._held.values() if h.is_own and h.arrived <= limit), None)
+        return found
 
-    def _view(self, backlogs: list[float], now: float) -> _View:
+    def _views(self, backlogs: list[float], now: float) -> Callable[[float], _View]:
+        """What a request with an answer of so many tokens sees of the replicas. Only crowded ones mind the length."""
         replicas = self.pool.replicas
         rho = self.pool.busy.rho(len(replicas), now)
         charge = 1.0 + self._policy.weight(rho)
-        pressures = self._policy.pressures(replicas, self.pool.traits.output_tokens, rho)
-        costs = [waits + pressed for waits, pressed in zip(backlogs, pressures, strict=True)]
         rates = [1.0 / replica.prefill_speed for replica in replicas]
-        return _View(backlogs, costs, rates, [charge * rate for rate in rates])
+        charged = [charge * rate * replica.bias for rate, replica in zip(rates, replicas, strict=True)]
+        crowded = any(replica.crowded for replica in replicas)
+        views: dict[float, _View] = {}
 
-    def _walk(self, view: _View, now: float) -> int | None:
-        """Go through everybody's requests in the common order, leaving room for others'."""
-        queue = []
-        for held in self._held.values():
-            works = self._works(held, now)
-            sums = [
-                cost + rate * work for cost, rate, work in zip(view.costs, view.charged, works, strict=True)
-            ]
-            best = sums.index(min(sums))
-            if view.backlogs[best] <= self._theta:
-                queue.append((self._rank(held, works[best] * view.rates[best], now), held.key, held, best))
-        queue.sort()
-        for _, key, held, best in queue:
-            if view.backlogs[best] > self._theta:
-                continue  # room was left there for one before it; the next event looks again
-            if held.is_own:
+        def view(output: float) -> _View:
+            key = output if crowded else 0.0
+            if key not in views:
+                pressed = self._policy.pressures(replicas, key, rho)
+                costs = [(b + p) * r.bias for b, p, r in zip(backlogs, pressed, replicas, strict=True)]
+                views[key] = _View(backlogs, costs, rates, charged, _front(costs, charged))
+            return views[key]
+
+        return view
+
+    def _walk(self, backlogs: list[float], now: float) -> int | None:
+        """Go through everybody's requests in the common order, leaving room for others'.
+
+        An own one that shares with another's, for which room is left, what neither finds cached yet waits for the
+        news of where that goes.
+        """
+        ahead: set[int] = set()
+        self._again = math.inf
+        for _, _, key, held, best, seconds in self._queue(backlogs, now):
+            if backlogs[best] > self._theta:  # room was left there for one before it
+                held.yielded = math.inf
+            elif not held.is_own:
+                if self._trusts(held, now):
+                    backlogs[best] += seconds
+                    for chain in held.prompt.chains:
+                        ahead.update(chain.hashes)
+            elif ahead.isdisjoint(held.watch):
                 return key
-            if self._trusts(held, now):
-                view.backlogs[best] += held.works[best] * view.rates[best]
         return None
+
+    def _queue(self, backlogs: list[float], now: float) -> list[_Place]:
+        """Those whose best replica is open, in the common order."""
+        theta, alpha, fcfs = self._theta, self.settings.alpha, self.settings.order == "fcfs"
+        shared, delay = len(self._held) > self.own, self.settings.patience / _DELAYS
+        view_of = self._views(backlogs, now)
+        queue: list[_Place] = []
+        self._check_places()
+        for held in self._held.values():
+            if now - held.looked_up > _REFRESH:
+                self._look_up(held, now)
+            view = view_of(held.output)
+            best, work = view.best(held)
+            if backlogs[best] > theta:
+                held.yielded = math.inf
+                continue
+            seconds = work * view.rates[best]
+            rank = held.arrived if fcfs else seconds - alpha * (now - held.arrived)
+            is_late = shared and held.arrived + delay > self._opened[best]
+            queue.append((is_late, rank, held.key, held, best, seconds))
+        queue.sort()
+        return queue
+
+    def _check_places(self) -> None:
+        """With another fleet, places have changed."""
+        if self._replicas is not self.pool.replicas:
+            self._replicas = self.pool.replicas
+            for held in self._held.values():
+                held.looked_up = -math.inf
 
     def _trusts(self, held: _Held, now: float) -> bool:
         """Whether to leave room for another's request. Its owner, who may see the fleet otherwise, may not take it:
-        then the replica would stand idle, so after `patience` others go first for a while."""
-        if now - held.yielded > _TRUST_AGAIN:
+        then the replica would stand idle, so after `patience` others go first."""
+        if not self._shut <= held.yielded <= now:
             held.yielded = now
-        return now - held.yielded <= self.settings.patience
+        until = held.yielded + self.settings.patience
+        if until >= now:
+            self._again = min(self._again, until)
+        return until >= now
 
-    def _rank(self, held: _Held, seconds: float, now: float) -> float:
-        if self.settings.order == "fcfs":
-            return held.arrived
-        return seconds - self.settings.alpha * (now - held.arrived)
-
-    def _works(self, held: _Held, now: float) -> list[float]:
-        """Uncached work on each replica, looked up again when it may have changed."""
-        if self._replicas is not self.pool.replicas:  # another fleet: columns have other places
-            self._replicas = self.pool.replicas
-            for other in self._held.values():
-                other.looked_up = -math.inf
-        if now - held.looked_up > _REFRESH:
-            self._look_up(held)
-            held.looked_up = now
-        return held.works
-
-    def _look_up(self, held: _Held) -> None:
+    def _look_up(self, held: _Held, now: float) -> None:
+        """See what it finds cached where."""
+        held.looked_up = now
         pool, prompt = self.pool, held.prompt
         ratio, doubling = pool.tokens_per_byte(prompt), pool.traits.prefill_doubling
         cached: dict[int, float] = {}
@@ -271,12 +367,34 @@ class WaitingRoom:
                 cached[slot] = cached.get(slot, 0.0) + chain.ends[depth - 1] * ratio
             depths = {0, *found.values()} if len(found) < len(pool.replicas) else set(found.values())
             held.watch.update(chain.hashes[depth] for depth in depths if depth < len(chain.hashes))
-        cold = prefill_work(0, held.tokens, doubling)
         most = max(held.tokens - 1, 0)
-        held.works = [
-            prefill_work(min(cached[r.slot], most), held.tokens, doubling) if r.slot in cached else cold
-            for r in pool.replicas
+        everywhere = cached and len(cached) >= len(pool.replicas)
+        least = min(min(cached.values()), most) if everywhere else 0.0
+        held.output = self._expected(prompt, held.tokens)
+        held.base = prefill_work(least, held.tokens, doubling)
+        held.better = [
+            (i, prefill_work(min(cached[replica.slot], most), held.tokens, doubling))
+            for i, replica in enumerate(pool.replicas)
+            if cached.get(replica.slot, 0.0) > least
         ]
+
+    def _expected(self, prompt: Prompt, tokens: int) -> float:
+        """Output tokens to expect, as a decision does; else it would go where the room did not mean it to."""
+        if prompt.kind != "generate":
+            return 0.0
+        each = self.pool.output.predict(prompt.model, prompt.dialect, tokens)
+        return (each if prompt.max_output is None else min(each, prompt.max_output)) * prompt.n
 
     def _tokens(self, prompt: Prompt) -> int:
         return math.ceil(prompt.size * self.pool.tokens_per_byte(prompt))
+
+
+def _front(costs: list[float], charged: list[float]) -> list[int]:
+    """Places in the order of cost, each faster than those before it; the others are never best for the same work."""
+    front: list[int] = []
+    fastest = math.inf
+    for i in sorted(range(len(costs)), key=costs.__getitem__):
+        if charged[i] < fastest:
+            front.append(i)
+            fastest = charged[i]
+    return front

@@ -52,6 +52,7 @@ class Gateway:
         )
         self.room = WaitingRoom(self.pool, settings.room) if settings.room is not None else None
         self.waiting: dict[int, Job] = {}
+        self._changed = True  # something came since `next_due` last found nothing
         self.wake = math.inf  #: when `next_due` must be asked although nothing happened
         self.alarm = math.inf  #: when the simulation will ask
         self.troubles: dict[str, int] = {}
@@ -74,15 +75,17 @@ class Gateway:
         if room is None or not room.has_space(job.row.tokens):
             return False
         room.hold(job.key, job.row.prompt(), now)
+        self._changed = True
         self.waiting[job.key] = job
         return True
 
     def next_due(self, now: float) -> Job | None:
         """The next waiting request that must be sent now."""
-        if self.room is None or not self.waiting:
+        if self.room is None or not self.waiting or (now < self.wake and not self._changed):
             return None
         key = self.room.next_own(now)
         if key is None:
+            self._changed = False
             self.wake = self.room.wake(now)
             return None
         self.room.remove(key)
@@ -112,6 +115,7 @@ class Gateway:
         """The first token of an own request came."""
         if self.settings.signalled:
             self.ledger.prompt_done(key, now)
+            self._changed = True
 
     def ended(self, key: int, now: float) -> None:
         """An own request is over."""
@@ -132,6 +136,7 @@ class Gateway:
         elif isinstance(news, FirstToken):
             if self.settings.signalled:
                 self.ledger.prompt_done(news.key, now)
+                self._changed = True
         elif isinstance(news, Ended):
             self.ledger.release(news.key, now)
             if self.room is not None:
@@ -142,6 +147,7 @@ class Gateway:
     def _hear_placed(self, news: Placed, now: float) -> None:
         if self.room is not None:
             self.room.remove(news.key)
+        self._changed = True
         replica = self.pool.get(news.address)
         if replica is None:
             return

@@ -202,3 +202,76 @@ def test_when_all_telemetry_is_stale_nothing_waits_for_it_to_come_back() -> None
         replica.fresh_until = 5.0
     bench.room.hold(1, prompt(300), 6.0)
     assert bench.room.next_own(6.0) == 1
+
+
+def test_who_was_there_when_a_replica_opened_goes_before_a_shorter_one_that_came_later() -> None:
+    bench = Bench(replicas=1, theta=0.2, patience=0.1)
+    bench.busy(90, "r0", 1000)
+    bench.room.hold(1, prompt(900, root=1), 0.0)
+    bench.room.hear(50, prompt(600, root=5), 0.0)
+    assert bench.room.next_own(0.7) is None  # 0.3 s are ahead
+    assert bench.room.next_own(0.81) is None  # open since 0.8 s, and 0.6 s of work go before 0.9 s
+    bench.room.hold(2, prompt(300, root=2), 0.82)
+    assert bench.room.next_own(0.82) is None, "the other's was bound at 0.8 s, only the news is on its way"
+    bench.room.remove(50)
+    assert bench.room.next_own(0.83) == 2, "it was bound elsewhere, and of the own ones the shorter goes"
+
+
+def test_who_came_less_than_a_journals_delay_before_a_replica_opened_counts_as_later() -> None:
+    bench = Bench(replicas=1, theta=0.2, patience=0.2)  # a tenth: news takes 20 ms
+    bench.busy(90, "r0", 1000)
+    bench.room.hear(50, prompt(600, root=5), 0.0)
+    bench.room.hold(1, prompt(300, root=1), 0.79)
+    assert bench.room.next_own(0.79) is None
+    assert bench.room.next_own(0.801) is None, "the other's owner did not know of it at 0.8 s"
+    known = Bench(replicas=1, theta=0.2, patience=0.2)
+    known.busy(90, "r0", 1000)
+    known.room.hear(50, prompt(600, root=5), 0.0)
+    known.room.hold(1, prompt(300, root=1), 0.7)
+    assert known.room.next_own(0.7) is None
+    assert known.room.next_own(0.801) == 1
+
+
+def test_a_request_that_found_its_replica_taken_is_left_room_again_when_it_opens() -> None:
+    bench = Bench(replicas=1, theta=0.2, patience=0.1)
+    bench.room.hear(50, prompt(300, root=5), 0.0)
+    bench.room.hold(1, prompt(600, root=1), 0.0)
+    assert bench.room.next_own(0.02) is None
+    bench.busy(90, "r0", 700, now=0.03)  # somebody else's came before both
+    assert bench.room.next_own(0.03) is None
+    assert bench.room.next_own(0.6) is None, "room is left anew, though the first time is more than 0.1 s ago"
+    assert bench.room.wake(0.6) == pytest.approx(0.7, abs=0.01)  # patience ends
+    assert bench.room.next_own(0.71) == 1
+
+
+def test_an_own_request_waits_for_the_news_of_where_anothers_goes_that_shares_its_text() -> None:
+    bench = Bench(replicas=2, theta=0.2)
+    bench.busy(90, "r0", 1000)
+    bench.busy(91, "r1", 1000)
+    bench.room.hear(50, prompt(3000, root=7), 0.0)
+    bench.room.hold(1, prompt(3100, root=7), 0.0)
+    bench.room.hold(2, prompt(3200, root=8), 0.0)
+    assert bench.room.next_own(0.5) is None
+    bench.ledger.prompt_done(90, 0.6)
+    bench.ledger.prompt_done(91, 0.6)
+    bench.busy(92, "r1", 100, now=0.6)  # so r0 is best for all three; room is left there for 50
+    assert bench.room.next_own(0.6) is None
+    cold = bench.pool.get("r0")
+    assert cold is not None
+    bench.room.remove(50)
+    bench.ledger.charge(50, cold, 3000, 3000, 0.62)
+    bench.pool.place(cold, prompt(3000, root=7).chains, 0.62)
+    # 1 finds 3000 of its tokens at r0 and waits for it; 2 goes where nothing is ahead of it but 0.1 s.
+    assert bench.room.next_own(0.62) == 2
+
+
+def test_waiting_expects_the_answer_that_a_decision_expects() -> None:
+    bench = Bench(replicas=2)
+    for number in range(200):  # r0's running slots are all taken: the longer an answer, the later one is free
+        bench.busy(100 + number, "r0", 0.0)
+    bench.busy(90, "r1", 1000)
+    brief = prompt(500)
+    brief.max_output = 1
+    bench.room.hold(1, brief, 0.0)
+    assert bench.room.next_own(0.0) == 1
+    assert bench.bind(1, brief, 0.0) == "r0"
