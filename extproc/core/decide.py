@@ -134,6 +134,8 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
     pool.busy.add(decision.work / replica.prefill_speed, now)
     if decision.prompt is not None:
         pool.place(replica, decision.prompt.chains, now)
+    if ledger.listener is not None:
+        ledger.listener.placed(decision, replica)
 
 
 def _candidates(pool: Pool, held: dict[int, float], rng: Rng, now: float) -> Found:

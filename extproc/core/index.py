@@ -250,6 +250,50 @@ class PrefixIndex:
                 self._drop(number, slot, epoch, drop_hashes, drop_weights)
                 slot.hashes[epoch], slot.weights[epoch] = keep_hashes, keep_weights
 
+    # -- copies ----------------------------------------------------------------------------------------
+
+    def dump(self, number: int, now: float) -> list[tuple[int, float, "array[int]", "array[int]"]]:
+        """What a slot holds, newest first: epochs back from now, age of the epoch (s), hashes and their weights.
+
+        A hash used again since is mentioned twice; its first mention, the newest, counts.
+        """
+        slot, found = self._slots[number], []
+        for back in range(_EPOCHS - 1):
+            epoch = (slot.epoch - 1 - back) % _EPOCHS + 1
+            if slot.hashes[epoch]:
+                age = max(now - slot.began[epoch], 0.0)
+                found.append((back, age, slot.hashes[epoch][:], slot.weights[epoch][:]))
+        return found
+
+    def restore(
+        self, number: int, back: int, age: float, hashes: "array[int]", weights: "array[int]", now: float
+    ) -> int:
+        """Take in a part of a dump, newest parts first; returns how many hashes were new to the slot.
+
+        What the slot knows better, since it was used here, stays; what would not fit into it is left out. Distinct
+        hashes below 2**60 are the caller's to give.
+        """
+        slot = self._slots.get(number)
+        if slot is None or not 0 <= back < _EPOCHS - 1:
+            return 0
+        if slot.size + sum(weights) > slot.capacity or slot.count + len(hashes) > self._max_count:
+            return 0
+        epoch = (slot.epoch - 1 - back) % _EPOCHS + 1
+        mine, stamp = _EPOCHS << _BITS * number, epoch << _BITS * number
+        found = list(map(self._held.get, hashes, repeat(0)))
+        if any(found):
+            fresh = [(k, w, p) for k, w, p in zip(hashes, weights, found, strict=True) if not p & mine]
+            hashes, weights = array("Q", [k for k, _, _ in fresh]), array("H", [w for _, w, _ in fresh])
+            self._held.update((key, self._share(packed | stamp)) for key, _, packed in fresh)
+        else:  # nobody holds any: all at once
+            self._held.update(dict.fromkeys(hashes, self._share(stamp)))
+        slot.hashes[epoch].extend(hashes)
+        slot.weights[epoch].extend(weights)
+        slot.size += sum(weights)
+        slot.count += len(hashes)
+        slot.began[epoch] = min(slot.began[epoch], now - age)
+        return len(hashes)
+
     # -- eviction --------------------------------------------------------------------------------------
 
     def _next_epoch(self, number: int, slot: _Slot, now: float) -> None:

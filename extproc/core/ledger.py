@@ -8,7 +8,12 @@ the old incarnation's books, which nobody reads any more.
 """
 
 import math
-from typing import Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from extproc.core.decide import Decision
+    from extproc.core.fleet import Replica
 
 
 class Books:
@@ -156,6 +161,10 @@ class Books:
             came = came or other == key
         return found
 
+    def left(self, key: int) -> float:
+        """Prompt work of an exchange that is believed not yet done, as of the last look at the books."""
+        return self._prefilling.get(key, 0.0)
+
     def end(self, key: int, tokens: int, now: float) -> None:
         """Take an exchange off, whatever ended it."""
         self.requests -= 1
@@ -184,11 +193,37 @@ class Bookkeeper(Protocol):
         ...
 
 
+class Listener(Protocol):
+    """Who tells other gateways what happens here. Called for every request, so it only takes note."""
+
+    def placed(self, decision: "Decision", replica: "Replica") -> None:
+        """A decision was bound to a replica."""
+        ...
+
+    def first_token(self, key: int) -> None:
+        """The first token of an exchange was seen."""
+        ...
+
+    def ended(self, key: int) -> None:
+        """An exchange's charge was released."""
+        ...
+
+
 class Ledger:
     """Every exchange of this gateway that holds a charge. Keys are the exchanges' own numbers."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[Bookkeeper, int]] = {}
+        #: Told of what happens; None for nobody.
+        self.listener: Listener | None = None
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._entries
+
+    def entries(self) -> Iterator[tuple[int, Bookkeeper, int]]:
+        """Every charge: key, what it is put on, and its tokens."""
+        for key, (replica, tokens) in self._entries.items():
+            yield key, replica, tokens
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -212,7 +247,7 @@ class Ledger:
         `sent` is when that was, for news of another gateway that comes late.
         """
         if key in self._entries:
-            self.release(key, now)
+            self._take_off(key, now)
         replica.books.send(key, uncached, tokens, now, replica.prefill_speed, sent)
         replica.recount()
         self._entries[key] = (replica, tokens)
@@ -224,9 +259,18 @@ class Ledger:
             work, seconds = entry[0].books.prompt_done(key, now)
             if seconds > 0:
                 entry[0].learn(work, seconds)
+            if self.listener is not None:
+                self.listener.first_token(key)
 
     def release(self, key: int, now: float) -> bool:
         """End an exchange's charge. Idempotent: True only the first time."""
+        if not self._take_off(key, now):
+            return False
+        if self.listener is not None:
+            self.listener.ended(key)
+        return True
+
+    def _take_off(self, key: int, now: float) -> bool:
         entry = self._entries.pop(key, None)
         if entry is None:
             return False

@@ -1,0 +1,263 @@
+"""What gateways tell each other, and its form on the wire.
+
+A batch is one MessagePack array of two: the schema's number and, as bytes, the batch itself, so that a reader can
+leave what it does not know unread. The batch is an array by position: readers ignore items at the end that they don't
+know and take defaults for those that are missing, so an addition needs no new number. What is not an addition gets a
+new number, which the release before must already read: gateways of two neighbouring releases understand each other.
+
+There is no text of a request in it: hashes, numbers, addresses, names of pools and models.
+
+Times are ages in seconds, counted back from the moment the batch was made: no clock is compared with another's.
+"""
+
+from collections.abc import Sequence
+from operator import lt
+from struct import pack, unpack
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from extproc.core.prompt import Chain
+from extproc.core.sample import Sample
+
+#: The schema that is written, and those that are read.
+SCHEMA: Final = 1
+READ: Final = frozenset({1})
+#: Largest batch that is read, in bytes; four times what a writer fills before it makes another.
+MOST_BYTES: Final = 2**18
+#: Bytes at which a writer closes a batch.
+FULL_BYTES: Final = 2**16
+#: Most rows of one kind in a batch: a bound on the work that a batch can cause.
+MOST_ROWS: Final = 4096
+#: Most hashes told of one request: of longer ones the beginning, which is a prefix as well.
+MOST_HASHES: Final = 4096
+#: Hashes are below this (core/prefix.py), ends too far below 2**32 to matter.
+_HASH_END: Final = 2**60
+#: Bytes of a hash and its end on the wire.
+_PAIR: Final = 12
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+#: Tokens, work, seconds: finite, since NaN and infinity fail every bound.
+Amount = Annotated[float, Meta(ge=0, le=1e12)]
+Moment = Annotated[float, Meta(ge=0, le=1e12)]
+Name = Annotated[str, Meta(max_length=256)]
+_Rows = Meta(max_length=MOST_ROWS)
+Row = Annotated[int, Meta(ge=0, le=MOST_ROWS)]
+
+
+class Engine(Struct, array_like=True, frozen=True, gc=False):
+    """One incarnation of a replica: `started` is when its engine did by its own word (epoch s), None if unknown."""
+
+    pool: Name
+    address: Name
+    started: Moment | None = None
+
+
+class Placed(Struct, array_like=True, gc=False):
+    """A request was sent to an engine (a row of `Batch.engines`). `work` in tokens at a prompt's start."""
+
+    key: Count
+    engine: Row
+    work: Amount
+    tokens: Count
+    age: Amount
+    chains: Annotated[list[bytes], _Rows] = []
+
+
+class Running(Struct, array_like=True, gc=False):
+    """A row of the table: one request in flight, and the prompt work that is left of it."""
+
+    key: Count
+    engine: Row
+    work: Amount
+    tokens: Count
+    age: Amount
+
+
+class Table(Struct, array_like=True, gc=False):
+    """Part `part` of `parts` of everything in flight, as it was before batch `before` (which is this or earlier)."""
+
+    before: Count
+    part: Row
+    parts: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+    rows: Annotated[list[Running], _Rows]
+
+
+class Forgotten(Struct, array_like=True, gc=False):
+    """It turned out that an engine does not hold these hashes."""
+
+    engine: Row
+    hashes: bytes
+
+
+class Sampled(Struct, array_like=True, gc=False):
+    """What one scrape said; `values` in the order of FIELDS. Or why it failed, in the collector's word."""
+
+    engine: Row
+    age: Amount
+    values: Annotated[list[float | int | bool | None], Meta(max_length=64)] = []
+    adapters: Annotated[list[Name], Meta(max_length=1024)] | None = None
+    models: Annotated[list[Name], Meta(max_length=1024)] = []
+    failure: Name = ""
+
+
+class Held(Struct, array_like=True, gc=False):
+    """A request waits in its gateway for a replica."""
+
+    key: Count
+    pool: Name
+    model: Name
+    dialect: Name
+    size: Count
+    token_ids: bool
+    age: Amount
+    chains: Annotated[list[bytes], _Rows] = []
+
+
+class Batch(Struct, array_like=True, kw_only=False, gc=False):
+    """Everything a gateway has to say at one moment. `boot` is another number each time it starts.
+
+    `asks`: it missed something and wants everybody's table. `leaves`: it stops, and holds nothing any more.
+    """
+
+    gateway: Name
+    boot: Count
+    seq: Count
+    asks: bool = False
+    leaves: bool = False
+    engines: Annotated[list[Engine], _Rows] = []
+    table: Table | None = None
+    forgotten: Annotated[list[Forgotten], _Rows] = []
+    placed: Annotated[list[Placed], _Rows] = []
+    firsts: Annotated[list[Count], _Rows] = []
+    ended: Annotated[list[Count], _Rows] = []
+    sampled: Annotated[list[Sampled], _Rows] = []
+    held: Annotated[list[Held], _Rows] = []
+
+
+class Refused(ValueError):
+    """Bytes are no batch that can be used; `reason` is one of a closed set."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+#: Why a batch is refused: labels of a metric.
+REASONS: Final = ("too_large", "malformed", "schema")
+
+_encoder = msgspec.msgpack.Encoder()
+_outer = msgspec.msgpack.Decoder(tuple[int, bytes])
+_inner = msgspec.msgpack.Decoder(Batch)
+
+
+def encode(batch: Batch) -> bytes:
+    """A batch as it goes into the stream."""
+    return _encoder.encode((SCHEMA, _encoder.encode(batch)))
+
+
+def decode(data: bytes) -> Batch:
+    """A batch out of bytes of anybody's making: nothing is executed, and no more work done than its size warrants.
+
+    Raises:
+        Refused: with the reason.
+    """
+    if len(data) > MOST_BYTES:
+        raise Refused("too_large")
+    try:
+        schema, inner = _outer.decode(data)
+        if schema not in READ:
+            raise Refused("schema")
+        batch = _inner.decode(inner)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        raise Refused("malformed") from None
+    if not _engines_exist(batch):
+        raise Refused("malformed")
+    return batch
+
+
+def _engines_exist(batch: Batch) -> bool:
+    """Whether every row names an engine of the batch."""
+    rows: list[int] = [row.engine for row in batch.placed]
+    rows += [row.engine for row in batch.forgotten]
+    rows += [row.engine for row in batch.sampled]
+    rows += [row.engine for row in batch.table.rows] if batch.table else []
+    table = batch.table
+    return max(rows, default=-1) < len(batch.engines) and (table is None or table.part < table.parts)
+
+
+# -- hashes ------------------------------------------------------------------------------------------------
+
+
+def pack_chain(chain: Chain, most: int = MOST_HASHES) -> bytes:
+    """A chain, or its first `most` hashes: all hashes, then all ends."""
+    hashes, ends = chain.hashes[:most], chain.ends[:most]
+    count = len(hashes)
+    return pack(f"<{count}Q{count}I", *hashes, *ends)
+
+
+def unpack_chain(data: bytes) -> Chain | None:
+    """A chain out of bytes; None when they are none."""
+    count = len(data) // _PAIR
+    if not count or len(data) % _PAIR:
+        return None
+    numbers = unpack(f"<{count}Q{count}I", data)
+    hashes, ends = list(numbers[:count]), list(numbers[count:])
+    if max(hashes) >= _HASH_END or not ends[0] or not all(map(lt, ends, ends[1:])):
+        return None
+    return Chain(hashes, ends)
+
+
+def pack_hashes(hashes: Sequence[int]) -> bytes:
+    """Hashes alone."""
+    return pack(f"<{len(hashes)}Q", *hashes)
+
+
+def unpack_hashes(data: bytes) -> list[int]:
+    """Hashes out of bytes; none when the bytes are not whole."""
+    return list(unpack(f"<{len(data) // 8}Q", data)) if not len(data) % 8 else []
+
+
+# -- samples -----------------------------------------------------------------------------------------------
+
+#: Fields of a sample as `Sampled.values` has them. New ones are added at the end.
+FIELDS: Final = (
+    "running", "waiting", "kv_used", "kv_capacity", "block_size", "max_running", "hit_tokens", "query_tokens",
+    "prompt_tokens", "generated_tokens", "ttft_sum", "ttft_count", "tpot_sum", "tpot_count", "prefill_sum",
+    "prefill_count", "max_adapters", "asleep", "started",
+)  # fmt: skip
+_WHOLE = frozenset({"kv_capacity", "block_size", "max_running", "max_adapters"})
+
+
+def told(engine: int, sample: Sample, age: float) -> Sampled:
+    """A sample as it is told to others."""
+    return Sampled(
+        engine,
+        age,
+        [getattr(sample, name) for name in FIELDS],
+        None if sample.adapters is None else list(sample.adapters),
+        list(sample.models),
+    )
+
+
+def heard(row: Sampled, now: float) -> Sample | None:
+    """The sample that a row tells of; None when it is none. `now` is when the batch was made, on our clock."""
+    values = dict(zip(FIELDS, row.values, strict=False))
+    for name, value in values.items():
+        if value is not None and not _fits(name, value):
+            return None
+    adapters = None if row.adapters is None else tuple(row.adapters)
+    numbers: dict[str, float | int | bool | None] = values
+    return Sample(at=now - row.age, adapters=adapters, models=tuple(row.models), **numbers)  # type: ignore[arg-type]
+
+
+def _fits(name: str, value: float) -> bool:
+    if name == "asleep":
+        return type(value) is bool
+    return type(value) is not bool and 0 <= value <= 1e18 and (name not in _WHOLE or type(value) is int)
+
+
+def same_engine(mine: float | None, theirs: float | None) -> bool:
+    """Whether two start times (epoch s) can be those of one process: unknown fits anything (Pool.observe)."""
+    return mine is None or theirs is None or abs(mine - theirs) <= 1.0
