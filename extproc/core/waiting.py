@@ -4,8 +4,7 @@ Rule. A request's best replica is the one with the least charged cost. While tha
 of prompt work ahead, the request waits here instead of there, so that the choice is made with what is known later.
 The next to go is the one with the least (own uncached prefill seconds - `alpha` * seconds waited) among those
 whose best replica is open: short work first, and age wins in the end. After `cap` seconds a request goes to its
-best replica however busy that is. (To send it to whatever is free instead would scatter long prefixes.) In an
-idle fleet nothing waits.
+best replica however busy that is: whatever is free would scatter long prefixes. In an idle fleet nothing waits.
 
 Several gateways act in one order without asking each other: each announces what it holds, and runs the rule over
 its own and the others' requests. When the next one is another's, it leaves room for it on that replica and goes
@@ -15,8 +14,7 @@ on; only the owner binds. What it knows is as old as the journal is late, and th
   then, and only the news of it is not here yet. Who came less than a journal's delay before counts as later, since
   the others could not know of it.
 * Room is left for `patience` seconds without a break, in which the replica stayed open, not longer: gateways may
-  differ in what they believe cached, and the owner may see another best replica. A request that found no room once
-  is not distrusted for that later.
+  differ in what they believe cached, and the owner may see another best replica. None is distrusted later.
 * An own request that shares uncached text with another's, for which room is left, waits for the news of where that
   goes: it will be warm there.
 
@@ -177,8 +175,7 @@ class WaitingRoom:
 
     def hold(self, key: int, prompt: Prompt, arrived: float) -> None:
         """An own request came. Ask `next_own` at once: it need not wait when its best replica is open."""
-        held = _Held(key, prompt, arrived, self._tokens(prompt), is_own=True)
-        self._held[key] = held
+        held = self._held[key] = _Held(key, prompt, arrived, self._tokens(prompt), is_own=True)
         if not self.own:
             self._shut = arrived  # nobody looked whether room was left in vain
         self.own += 1
@@ -237,7 +234,7 @@ class WaitingRoom:
         """Seconds ahead on each replica, infinity where it may not be chosen; stale ones serve when all are stale."""
         replicas = self.pool.replicas
         found = backlogs_of(replicas, now)
-        usable = [replica.excluded(now) is None for replica in replicas]
+        usable = [replica.barred is None and now < replica.fresh_until for replica in replicas]
         if not any(usable):
             usable = [replica.barred is None for replica in replicas]
         return [waits if may else math.inf for waits, may in zip(found, usable, strict=True)]
@@ -247,14 +244,14 @@ class WaitingRoom:
         if not self.own:
             return math.inf
         oldest = next(held.arrived for held in self._held.values() if held.is_own)
-        soonest = min(oldest + self.settings.cap, now + _LONGEST_SLEEP)
-        soonest = min(soonest, self._again if self._again > now else math.inf)
+        again = self._again if self._again > now else math.inf
+        soonest, theta = min(oldest + self.settings.cap, now + _LONGEST_SLEEP, again), self.settings.theta
         for replica in self.pool.replicas:
-            if not replica.books.pending:
-                continue
-            opens = replica.books.falls_to(self.settings.theta, now, replica.prefill_speed)
-            if now < opens < soonest:
-                soonest = opens
+            books = replica.books
+            if (
+                now < books.idle_at - theta < soonest and books.floor <= theta
+            ):  # the clock alone brings it down
+                soonest = books.idle_at - theta
         return max(soonest, now) + _EPSILON
 
     @property
@@ -391,6 +388,8 @@ class WaitingRoom:
 
 def _front(costs: list[float], charged: list[float]) -> list[int]:
     """Places in the order of cost, each faster than those before it; the others are never best for the same work."""
+    if min(charged) == max(charged):
+        return [costs.index(min(costs))]
     front: list[int] = []
     fastest = math.inf
     for i in sorted(range(len(costs)), key=costs.__getitem__):
