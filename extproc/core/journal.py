@@ -24,8 +24,8 @@ from extproc.core.sample import Sample
 #: The schema that is written, and those that are read.
 SCHEMA: Final = 1
 READ: Final = frozenset({1})
-#: Largest batch that is read, in bytes; four times what a writer fills before it makes another.
-MOST_BYTES: Final = 2**18
+#: Largest batch that is read, in bytes. A writer makes none above half of it.
+MOST_BYTES: Final = 2**19
 #: Bytes at which a writer closes a batch.
 FULL_BYTES: Final = 2**16
 #: Most rows of one kind in a batch: a bound on the work that a batch can cause.
@@ -227,6 +227,8 @@ FIELDS: Final = (
     "prompt_tokens", "generated_tokens", "ttft_sum", "ttft_count", "tpot_sum", "tpot_count", "prefill_sum",
     "prefill_count", "max_adapters", "asleep", "started",
 )  # fmt: skip
+#: Most adapters and models of a replica that are told.
+_NAMES: Final = 64
 _WHOLE = frozenset({"kv_capacity", "block_size", "max_running", "max_adapters"})
 
 
@@ -236,8 +238,8 @@ def told(engine: int, sample: Sample, age: float) -> Sampled:
         engine,
         age,
         [getattr(sample, name) for name in FIELDS],
-        None if sample.adapters is None else list(sample.adapters),
-        list(sample.models),
+        None if sample.adapters is None else list(sample.adapters[:_NAMES]),
+        list(sample.models[:_NAMES]),
     )
 
 

@@ -1,0 +1,310 @@
+"""What this gateway has to tell the others, until it is sent.
+
+For each request the hot path appends a reference to a list; everything else is done a batch at a time. The lists are
+bounded. When nothing can be sent, what is least valuable goes first:
+
+    placements   of the oldest, one by one: others then know less of what is cached
+    ends         all at once: the next table says what still runs, and is due then
+
+Pure: whoever sends asks for `batch`, and says `failed` when it could not be sent.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from extproc.core.fleet import Replica
+from extproc.core.journal import (
+    FULL_BYTES,
+    MOST_HASHES,
+    Batch,
+    Engine,
+    Forgotten,
+    Held,
+    Placed,
+    Running,
+    Sampled,
+    Table,
+    pack_chain,
+    pack_hashes,
+    told,
+)
+from extproc.core.ledger import Ledger
+from extproc.core.pool import Pool
+from extproc.core.prompt import Chain, Prompt
+from extproc.core.sample import Sample
+from extproc.core.shared import started_of
+
+if TYPE_CHECKING:
+    from extproc.core.decide import Decision
+
+#: Most placements, ends and other news that wait.
+_PLACEMENTS: Final = 20_000
+_ENDS: Final = 50_000
+_OTHERS: Final = 4096
+#: Rows of one kind in a batch; some 20 bytes each.
+_ROWS: Final = 2000
+#: Rows of a table in one batch, some 30 bytes each.
+_TABLE_ROWS: Final = 1000
+#: Seconds between tables; longer when much is in flight, so that at most 1,000 rows a second are told.
+_TABLE_EVERY: Final = 2.0
+_TABLE_LONGEST: Final = 10.0
+#: Shortest time between tables that others asked for.
+_TABLE_LEAST: Final = 0.25
+#: Samples in one batch, some 150 bytes each, and bytes of corrections and held requests.
+_SAMPLES: Final = 200
+_RARE_BYTES: Final = 2**15
+#: Bytes of a row beside its chains.
+_ROW_BYTES: Final = 40
+
+
+class Outbox:
+    """Collects news, and makes batches of them.
+
+    Args:
+        name, boot: who this is.
+        pools: of this gateway.
+        ledger: whose charges are told; its listener becomes this outbox.
+        wake: called with the first news after `idle` was set.
+
+    Attributes:
+        idle: nobody looks at the outbox until `wake` is called.
+        dropped: news that were never sent, by kind.
+        asks: the next batch asks for the others' tables.
+    """
+
+    def __init__(
+        self, name: str, boot: int, pools: list[Pool], ledger: Ledger, wake: Callable[[], None]
+    ) -> None:
+        self.idle = False
+        self.asks = True
+        self.leaves = False
+        self.dropped = {"placement": 0, "end": 0, "other": 0}
+        self.seq = 0
+        self._name, self._boot = name, boot
+        self._pools = pools
+        self._ledger = ledger
+        self._wake = wake
+        self._placed: list[tuple[Decision, Replica]] = []
+        self._taken: list[tuple[Decision, Replica]] = []  # in the last batch
+        self._firsts: list[int] = []
+        self._ended: list[int] = []
+        self._sampled: dict[tuple[str, str], tuple[Pool, Replica, Sample | None, str, float]] = {}
+        self._forgotten: list[tuple[Engine, bytes]] = []
+        self._held: list[tuple[int, Pool, Prompt, float]] = []
+        self._table: list[Running] | None = None  # rows not yet told
+        self._engines: list[Engine] = []  # that rows of the table name
+        self._part = self._parts = self._before = 0
+        self._table_due = True
+        self._tabled = float("-inf")
+        self._rows = 0
+
+    def __len__(self) -> int:
+        """News that wait."""
+        rare = len(self._forgotten) + len(self._sampled) + len(self._held)
+        return len(self._placed) + len(self._firsts) + len(self._ended) + rare
+
+    # -- news ------------------------------------------------------------------------------------------
+
+    def placed(self, decision: "Decision", replica: Replica) -> None:
+        """A decision was bound."""
+        self._placed.append((decision, replica))
+        if len(self._placed) > _PLACEMENTS:
+            self._drop_placements()
+        if self.idle:
+            self._stir()
+
+    def first_token(self, key: int) -> None:
+        """The first token of an exchange was seen."""
+        self._firsts.append(key)
+        if len(self._firsts) > _ENDS:
+            self._drop_ends()
+        if self.idle:
+            self._stir()
+
+    def ended(self, key: int) -> None:
+        """An exchange is over."""
+        self._ended.append(key)
+        if len(self._ended) > _ENDS:
+            self._drop_ends()
+        if self.idle:
+            self._stir()
+
+    def sampled(self, pool: Pool, address: str, sample: Sample) -> None:
+        """This gateway's collector read a sample; of those that wait the newest of each replica is told."""
+        self._note_sample(pool, address, sample, "", sample.at)
+
+    def scrape_failed(self, pool: Pool, address: str, reason: str, now: float) -> None:
+        """This gateway's collector could not read a sample."""
+        self._note_sample(pool, address, None, reason, now)
+
+    def forgot(self, pool: Pool, address: str, hashes: list[int]) -> None:
+        """It turned out that a replica does not hold some hashes."""
+        replica = pool.get(address)
+        if replica is None or len(self._forgotten) >= _OTHERS:
+            self.dropped["other"] += 1
+            return
+        self._forgotten.append((_engine(pool, replica), pack_hashes(hashes[:MOST_HASHES])))
+        self._stir()
+
+    def held(self, key: int, pool: Pool, prompt: Prompt, arrived: float) -> None:
+        """A request waits here for a replica."""
+        if len(self._held) >= _OTHERS:
+            self.dropped["other"] += 1
+            return
+        self._held.append((key, pool, prompt, arrived))
+        self._stir()
+
+    def table_wanted(self, now: float) -> None:
+        """Somebody missed something."""
+        if now - self._tabled >= _TABLE_LEAST:
+            self._table_due = True
+
+    # -- batches ---------------------------------------------------------------------------------------
+
+    def has_news(self, now: float) -> bool:
+        """Whether there is more to say than that this gateway lives."""
+        return bool(
+            len(self) or self._table is not None or self._is_table_due(now) or self.asks or self.leaves
+        )
+
+    def batch(self, now: float) -> Batch:
+        """The next batch, as full as may be; what does not fit waits for the one after."""
+        batch = Batch(self._name, self._boot, self.seq, self.asks, self.leaves)
+        self.seq += 1
+        rows: dict[Engine, int] = {}
+        self._add_table(batch, rows, now)
+        self._add_others(batch, rows, now)
+        self._add_placed(batch, rows, now)
+        batch.firsts, self._firsts = self._firsts[:_ROWS], self._firsts[_ROWS:]
+        batch.ended, self._ended = self._ended[:_ROWS], self._ended[_ROWS:]
+        batch.engines = list(rows)
+        self.asks = False
+        return batch
+
+    def failed(self) -> None:
+        """The last batch could not be sent, or perhaps it was: its placements wait again, a table makes up for the
+        rest."""
+        self._placed[:0] = self._taken
+        self._taken = []
+        self._drop_placements()
+        self._table, self._table_due = None, True
+        self._firsts.clear()
+        self._ended.clear()
+        self.asks = True
+
+    def _add_table(self, batch: Batch, rows: dict[Engine, int], now: float) -> None:
+        if self._table is None:
+            if not self._is_table_due(now):
+                return
+            self._begin_table(batch.seq, now)
+        assert self._table is not None
+        part, self._table = self._table[:_TABLE_ROWS], self._table[_TABLE_ROWS:]
+        for row in part:
+            row.engine = rows.setdefault(self._engines[row.engine], len(rows))
+        batch.table = Table(self._before, self._part, self._parts, part)
+        self._part += 1
+        if self._part == self._parts:
+            self._table = None
+
+    def _is_table_due(self, now: float) -> bool:
+        every = min(max(_TABLE_EVERY, self._rows / 1000), _TABLE_LONGEST)
+        return self._table_due or now - self._tabled >= every
+
+    def _begin_table(self, seq: int, now: float) -> None:
+        """Write down what runs on living incarnations. News made before this are in this batch or came before it."""
+        known = {id(replica): (pool, replica) for pool in self._pools for replica in pool.replicas}
+        engines: dict[Engine, int] = {}
+        numbers: dict[int, int] = {}
+        found = []
+        for key, on, tokens in self._ledger.entries():
+            living = known.get(id(on))
+            if living is None:
+                continue
+            if id(on) not in numbers:
+                numbers[id(on)] = engines.setdefault(_engine(*living), len(engines))
+            found.append(Running(key, numbers[id(on)], max(on.books.left(key), 0.0), tokens, 0.0))
+        self._table, self._engines = found, list(engines)
+        self._part, self._parts, self._before = 0, max(-(-len(found) // _TABLE_ROWS), 1), seq
+        self._table_due, self._tabled, self._rows = False, now, len(found)
+
+    def _add_others(self, batch: Batch, rows: dict[Engine, int], now: float) -> None:
+        for name in list(self._sampled)[:_SAMPLES]:
+            pool, replica, sample, reason, at = self._sampled.pop(name)
+            row, age = rows.setdefault(_engine(pool, replica), len(rows)), max(now - at, 0.0)
+            batch.sampled.append(
+                told(row, sample, age) if sample is not None else Sampled(row, age, failure=reason[:64])
+            )
+        room = _RARE_BYTES
+        while self._forgotten and room > 0:
+            engine, hashes = self._forgotten.pop(0)
+            batch.forgotten.append(Forgotten(rows.setdefault(engine, len(rows)), hashes))
+            room -= _ROW_BYTES + len(hashes)
+        while self._held and room > 0:
+            key, pool, prompt, arrived = self._held.pop(0)
+            chains = _chains(prompt.chains, MOST_HASHES)
+            sizes = (prompt.model[:256], prompt.dialect, prompt.size, prompt.token_ids)
+            batch.held.append(Held(key, pool.name, *sizes, max(now - arrived, 0.0), chains))
+            room -= _ROW_BYTES + sum(map(len, chains))
+
+    def _add_placed(self, batch: Batch, rows: dict[Engine, int], now: float) -> None:
+        size = count = 0
+        engines: dict[int, int] = {}
+        for decision, replica in self._placed:
+            if size >= FULL_BYTES or count >= _ROWS:
+                break
+            count += 1
+            row = engines.get(id(replica))
+            if row is None:
+                row = engines[id(replica)] = rows.setdefault(_engine(decision.pool, replica), len(rows))
+            chains = _chains(decision.prompt.chains, MOST_HASHES) if decision.prompt is not None else []
+            # What has ended meanwhile is told for its hashes alone.
+            key = decision.key if decision.key in self._ledger else 0
+            tokens = int(decision.tokens + decision.output)
+            placed = Placed(key, row, decision.work, tokens, max(now - decision.at, 0.0), chains)
+            batch.placed.append(placed)
+            size += _ROW_BYTES + sum(map(len, chains))
+        self._taken, self._placed = self._placed[:count], self._placed[count:]
+
+    # -- bounds ----------------------------------------------------------------------------------------
+
+    def _note_sample(self, pool: Pool, address: str, sample: Sample | None, reason: str, at: float) -> None:
+        replica = pool.get(address)
+        key = (pool.name, address)
+        if replica is None or (len(self._sampled) >= _OTHERS and key not in self._sampled):
+            self.dropped["other"] += 1
+            return
+        self._sampled[key] = (pool, replica, sample, reason, at)
+        self._stir()
+
+    def _drop_placements(self) -> None:
+        over = len(self._placed) - _PLACEMENTS
+        if over > 0:
+            del self._placed[: over + _PLACEMENTS // 20]  # some more, so that this is rare
+            self.dropped["placement"] += over + _PLACEMENTS // 20
+            self._table_due = True
+
+    def _drop_ends(self) -> None:
+        self.dropped["end"] += len(self._ended) + len(self._firsts)
+        self._ended.clear()
+        self._firsts.clear()
+        self._table_due = True
+
+    def _stir(self) -> None:
+        if self.idle:
+            self.idle = False
+            self._wake()
+
+
+def _engine(pool: Pool, replica: Replica) -> Engine:
+    return Engine(pool.name, replica.address, started_of(replica))
+
+
+def _chains(chains: list[Chain], most: int) -> list[bytes]:
+    """Chains of a request, so many hashes of them at most."""
+    found = []
+    for chain in chains:
+        if most <= 0:
+            break
+        found.append(pack_chain(chain, most))
+        most -= len(chain.hashes)
+    return found

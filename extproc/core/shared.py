@@ -1,0 +1,300 @@
+"""What other gateways told, applied to this one's pools: who holds what, what runs where, what engines said.
+
+Applying is commutative and idempotent: batches may come late, twice, or never, in any order (core/flights.py says how
+for what runs). Placements only add to the index; a correction takes away what was placed before it, by position in
+the stream, which is the one order all gateways see.
+
+A gateway silent for `_SILENCE` is dropped with all it had in flight. Long requests of a living one are never dropped:
+it says in each table that they run. Its keys never meet this gateway's own: they have a ledger of their own, and
+numbers below 0 in the replicas' books.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Final, NamedTuple
+
+from extproc.core.fleet import Replica
+from extproc.core.flights import Flight, Flights, Seen
+from extproc.core.journal import Batch, Engine, heard, same_engine, unpack_chain, unpack_hashes
+from extproc.core.ledger import Ledger
+from extproc.core.pool import Pool
+from extproc.core.prompt import Chain
+from extproc.core.sample import Sample
+
+#: Seconds without a batch after which a gateway counts as gone; each sends one every second.
+SILENCE: Final = 3.0
+#: Most other gateways.
+_PEERS: Final = 256
+#: Corrections, and placements before them, of which the order can still be mended.
+_CORRECTIONS: Final = 256
+_RECENT: Final = 512
+#: Most chains of one request that are looked at.
+_CHAINS: Final = 2048
+
+Position = tuple[int, int]
+
+
+class Peer:
+    """Another gateway, from one of its starts to its end.
+
+    Attributes:
+        heard: when its last batch came, on our clock.
+        gone: it said that it stops.
+    """
+
+    __slots__ = ("flights", "gone", "heard", "name", "seen")
+
+    def __init__(self, name: str, flights: Flights, now: float) -> None:
+        self.name = name
+        self.flights = flights
+        self.seen = Seen()
+        self.heard = now
+        self.gone = False
+
+
+class _Forgotten(NamedTuple):
+    position: Position
+    engine: Engine
+    hashes: frozenset[int]
+
+
+class _Place(NamedTuple):
+    position: Position
+    engine: Engine
+    chains: list[Chain]
+
+
+def _observe(pool: Pool, address: str, sample: Sample) -> None:
+    replica = pool.get(address)
+    if replica is not None and (replica.sample is None or sample.at > replica.sample.at):
+        pool.observe(address, sample)
+
+
+class Shared:
+    """This gateway's view of what the others do.
+
+    Args:
+        pools: of this gateway.
+        me: its name and boot number, whose own batches are known already.
+        on_sample: given a pool, an address and another gateway's sample; by default the pool takes in newer ones.
+        on_failure: given a pool, an address and the reason why another gateway's scrape failed, and when.
+
+    Attributes:
+        missed: something was told that did not come; set to False by who asks for the tables.
+        asked: somebody wants our table; set to False by who sends it.
+        gaps, unknown, malformed: batches that never came; news of engines not known here, or of another incarnation;
+            pieces that could not be read.
+    """
+
+    def __init__(
+        self,
+        pools: Iterable[Pool],
+        me: tuple[str, int],
+        on_sample: Callable[[Pool, str, Sample], None] = _observe,
+        on_failure: Callable[[Pool, str, str, float], None] = lambda pool, a, r, now: pool.failed(a, r, now),
+    ) -> None:
+        self.pools = {pool.name: pool for pool in pools}
+        self.ledger = Ledger()
+        self.peers: dict[tuple[str, int], Peer] = {}
+        self.missed = self.asked = False
+        self.gaps = self.unknown = self.malformed = 0
+        self._me = me
+        self._on_sample = on_sample
+        self._on_failure = on_failure
+        self._keys: Iterator[int] = count(-1, -1)
+        self._now = 0.0
+        self._corrections: deque[_Forgotten] = deque(maxlen=_CORRECTIONS)
+        self._recent: deque[_Place] = deque(maxlen=_RECENT)
+
+    @property
+    def requests(self) -> int:
+        """Requests of others in flight on replicas known here."""
+        return len(self.ledger)
+
+    def hear(self, batch: Batch, position: Position, now: float, lag: float = 0.0) -> bool:
+        """Take in a batch; whether it was news.
+
+        Args:
+            batch: checked (journal.decode).
+            position: of it in the stream.
+            now: seconds, our clock.
+            lag: seconds it lay in the stream; 0 when it was read at once.
+        """
+        self._now = now
+        if (batch.gateway, batch.boot) == self._me:
+            if self._corrections:  # others may see a correction before this, which came here after
+                self._index(batch, position)
+            return False
+        peer = self._peer(batch)
+        if peer is None or not self._is_new(peer, batch):
+            return False
+        peer.heard = now
+        self.asked = self.asked or batch.asks
+        made = now - lag
+        self._correct(batch, position)
+        self._index(batch, position)
+        self._fly(peer, batch, made)
+        self._sample(batch, made)
+        return True
+
+    def expire(self, now: float) -> list[str]:
+        """Drop gateways that fell silent, with all they had; returns their names. Call it a few times a second."""
+        self._now = now
+        silent = [key for key, peer in self.peers.items() if now - peer.heard > SILENCE]
+        for key in silent:
+            self.peers.pop(key).flights.clear()
+        return [name for name, _ in silent]
+
+    def rebind(self, now: float) -> None:
+        """Replicas came, or turned out to be who they are: charge what could not be charged before."""
+        self._now = now
+        for peer in self.peers.values():
+            for flight in peer.flights.values():
+                if not flight.bound:
+                    self._bind(flight)
+
+    def wanted(self, engine: Engine, position: Position) -> frozenset[int]:
+        """Hashes of an engine that were taken back after a position: what a snapshot made there must not bring."""
+        gone = [c.hashes for c in self._corrections if c.position > position and _is_same(c.engine, engine)]
+        return frozenset().union(*gone)
+
+    # -- gateways --------------------------------------------------------------------------------------
+
+    def _peer(self, batch: Batch) -> Peer | None:
+        key = (batch.gateway, batch.boot)
+        peer = self.peers.get(key)
+        if peer is None and len(self.peers) < _PEERS:
+            flights = Flights(self._keys, self._bind, self._release)
+            peer = self.peers[key] = Peer(batch.gateway, flights, self._now)
+            self.missed = self.missed or batch.seq > 0
+        return peer
+
+    def _is_new(self, peer: Peer, batch: Batch) -> bool:
+        newest = peer.seen.newest
+        if not peer.seen.add(batch.seq):
+            return False
+        if newest >= 0 and batch.seq > newest + 1:
+            self.gaps += batch.seq - newest - 1
+            self.missed = True
+        return True
+
+    # -- what runs -------------------------------------------------------------------------------------
+
+    def _fly(self, peer: Peer, batch: Batch, made: float) -> None:
+        flights, engines, seq = peer.flights, batch.engines, batch.seq
+        if batch.leaves:
+            peer.gone = True
+            flights.clear()
+        if peer.gone:
+            return
+        if batch.table is not None:
+            flights.table(batch.table, engines, made)
+        for row in batch.placed:
+            if row.key:
+                flights.placed(seq, row.key, engines[row.engine], row.work, row.tokens, made - row.age)
+        for key in batch.firsts:
+            flight = flights.get(key)
+            if flight is not None and flight.bound:
+                self.ledger.prompt_done(flight.local, self._now)
+        for key in batch.ended:
+            flights.ended(seq, key)
+
+    def _bind(self, flight: Flight) -> None:
+        _, replica = self._find(flight.engine)
+        if replica is not None:
+            self.ledger.charge(
+                flight.local, replica, flight.work, flight.tokens, self._now, min(flight.sent, self._now)
+            )
+            flight.bound = True
+
+    def _release(self, flight: Flight) -> None:
+        self.ledger.release(flight.local, self._now)
+
+    def _find(self, engine: Engine) -> tuple[Pool | None, Replica | None]:
+        """The pool and the replica, if it is the incarnation that is meant."""
+        pool = self.pools.get(engine.pool)
+        replica = pool.get(engine.address) if pool is not None else None
+        if replica is not None and not same_engine(started_of(replica), engine.started):
+            replica = None
+        return pool, replica
+
+    # -- who holds what --------------------------------------------------------------------------------
+
+    def _index(self, batch: Batch, position: Position) -> None:
+        own = (batch.gateway, batch.boot) == self._me
+        for row in batch.placed:
+            engine = batch.engines[row.engine]
+            pool, replica = self._find(engine)
+            if pool is None or replica is None:
+                self.unknown += 1
+                continue
+            if not own:
+                pool.busy.add(row.work / replica.prefill_speed, self._now)
+            if row.chains:
+                chains = self._read(row.chains[:_CHAINS])
+                self._recent.append(_Place(position, engine, chains))
+                self._place(pool, replica, engine, chains, position)
+
+    def _read(self, chains: Sequence[bytes]) -> list[Chain]:
+        found = [unpack_chain(data) for data in chains]
+        good = [chain for chain in found if chain is not None]
+        self.malformed += len(found) - len(good)
+        return good
+
+    def _place(
+        self, pool: Pool, replica: Replica, engine: Engine, chains: list[Chain], position: Position
+    ) -> None:
+        if self._corrections:
+            gone = self.wanted(engine, position)
+            if gone:
+                chains = [part for chain in chains for part in _without(chain, gone)]
+        pool.place(replica, chains, self._now)
+
+    def _correct(self, batch: Batch, position: Position) -> None:
+        for row in batch.forgotten:
+            engine, hashes = batch.engines[row.engine], unpack_hashes(row.hashes)
+            pool, replica = self._find(engine)
+            # Of one batch, what was found out wins over what was placed.
+            mark = (position[0], position[1] + 1) if position else position
+            self._corrections.append(_Forgotten(mark, engine, frozenset(hashes)))
+            if pool is None or replica is None:
+                self.unknown += 1
+                continue
+            pool.index.forget(replica.slot, hashes)
+            for later in [place for place in self._recent if place.position >= mark]:
+                if _is_same(later.engine, engine):
+                    self._place(pool, replica, engine, later.chains, later.position)
+
+    # -- what engines said -----------------------------------------------------------------------------
+
+    def _sample(self, batch: Batch, made: float) -> None:
+        for row in batch.sampled:
+            engine = batch.engines[row.engine]
+            pool = self.pools.get(engine.pool)
+            if pool is None or pool.get(engine.address) is None:
+                self.unknown += 1
+            elif row.failure:
+                self._on_failure(pool, engine.address, row.failure, self._now)
+            else:
+                sample = heard(row, made)
+                if sample is None:
+                    self.malformed += 1
+                else:
+                    self._on_sample(pool, engine.address, sample)
+
+
+def started_of(replica: Replica) -> float | None:
+    """When its engine started by its own word: what gateways agree on (epoch s)."""
+    return replica.sample.started if replica.sample is not None else None
+
+
+def _is_same(mine: Engine, theirs: Engine) -> bool:
+    same = mine.pool == theirs.pool and mine.address == theirs.address
+    return same and same_engine(mine.started, theirs.started)
+
+
+def _without(chain: Chain, gone: frozenset[int]) -> list[Chain]:
+    """The chain without some hashes: what is left after one that is missing still counts, for other chains."""
+    kept = [(key, end) for key, end in zip(chain.hashes, chain.ends, strict=True) if key not in gone]
+    return [Chain([key for key, _ in kept], [end for _, end in kept])] if kept else []
