@@ -28,7 +28,8 @@ class Admin:
         records: what /decisions shows.
         registry: what /metrics shows.
         readiness: why the gateway is not ready, or "" when it is.
-        shared: how Redis is, for /healthz.
+        shared: how Redis is (off, ok, degraded), for /healthz and /readyz.
+        shared_why: why it is degraded; "" when it is not.
         policies: what /policies shows; its versions are in /healthz too.
         snapshot: what /snapshot shows.
         explain: what /explain says to a body and a path.
@@ -53,6 +54,7 @@ class Admin:
         max_body: int,
         clock: Callable[[], float],
         routes: Sequence[web.RouteDef] = (),
+        shared_why: Callable[[], str] = lambda: "",
     ) -> None:
         self.port = 0
         self._address = address
@@ -62,6 +64,7 @@ class Admin:
         self._registry = registry
         self._readiness = readiness
         self._shared = shared
+        self._shared_why = shared_why
         self._policies = policies
         self._snapshot = snapshot
         self._explain = explain
@@ -111,11 +114,15 @@ class Admin:
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         versions = {entry["pool"]: entry["version"] for entry in self._policies()}
-        return _json({"status": "ok", "shared": self._shared(), "policy_versions": versions})
+        return _json({"status": "ok", **self._shared_detail(), "policy_versions": versions})
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         why = self._readiness()
-        return _json({"ready": not why, "why": why or None}, status=503 if why else 200)
+        detail = {"ready": not why, "why": why or None, **self._shared_detail()}
+        return _json(detail, status=503 if why else 200)
+
+    def _shared_detail(self) -> dict[str, Any]:
+        return {"shared": self._shared(), "shared_why": self._shared_why() or None}
 
     async def _replicas(self, _request: web.Request) -> web.Response:
         now = self._clock()

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
-import redis.asyncio
-from redis.exceptions import ResponseError, WatchError
+from redis.exceptions import ResponseError
 
 from extproc.config import PolicySettings, RedisSettings, ShadowSettings
 from extproc.core.policies import check_policy
 from extproc.errors import KvsteerError
+from extproc.io.redis_client import make_client
 
 #: Versions of a pool that are kept.
 KEPT = 100
@@ -35,6 +35,27 @@ _POINTER = b"newest"
 _GATEWAYS = 1000
 
 T = TypeVar("T")
+
+#: KEYS: the pool's versions, the newest change. ARGV: the pointer's field, the new newest number, the pointer
+#: expected (= before it, or nothing for none), the new change, how many of the following are fields and values,
+#: these, and fields to take away. Answers 0 when the pointer is another.
+_ADD = """
+local there = redis.call('HGET', KEYS[1], ARGV[1])
+if (there and '=' .. there or '') ~= ARGV[3] then
+  -- said twice, over a connection that broke after the first time
+  return redis.call('GET', KEYS[2]) == ARGV[4] and 1 or 0
+end
+local fields = tonumber(ARGV[5])
+for i = 6, 5 + fields, 2 do
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+for i = 6 + fields, #ARGV do
+  redis.call('HDEL', KEYS[1], ARGV[i])
+end
+redis.call('SET', KEYS[2], ARGV[4])
+return 1
+"""
 
 
 class BadVersion(KvsteerError):
@@ -202,15 +223,10 @@ class VersionStore:
     """Reads and writes versions. Every call has a deadline and raises RedisError, OSError or TimeoutError."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self._prefix = settings.prefix
-        # Connecting takes a few round trips; each has the deadline, all together four of them.
-        self._deadline = 4 * settings.deadline
-        self._redis: Any = redis.asyncio.Redis.from_url(
-            settings.url,
-            socket_timeout=settings.deadline,
-            socket_connect_timeout=settings.deadline,
-            health_check_interval=0,
-        )
+        self._prefix = settings.key_prefix
+        # Some calls are several round trips; each has the deadline, all together four of them and connecting.
+        self._deadline = 4 * settings.deadline + settings.connect_timeout
+        self._redis = make_client(settings, "policies")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -289,25 +305,16 @@ class VersionStore:
         pointer: bytes | None,
         restores: int | None,
     ) -> Version:
-        key = self._key(pool)
-        async with self._redis.pipeline(transaction=True) as pipe:
-            await pipe.watch(key)
-            if await pipe.hget(key, _POINTER) != pointer:
-                raise Conflict
-            seconds, micros = await pipe.time()
-            versions = _numbered(entries, after, seconds + micros / 1e6, restores)
-            last = versions[-1].number
-            fields = {b"%d" % version.number: orjson.dumps(version.as_dict()) for version in versions}
-            gone = [str(number) for number in range(max(after - KEPT + 1, 1), last - KEPT + 1)]
-            pipe.multi()
-            pipe.hset(key, mapping={_POINTER: b"%d" % last, **fields})
-            if gone:
-                pipe.hdel(key, *gone)
-            pipe.set(f"{self._prefix}:policies", f"{pool}:{last}@{seconds}.{micros:06}")
-            try:
-                await pipe.execute()
-            except WatchError:
-                raise Conflict from None
+        seconds, micros = await self._redis.time()
+        versions = _numbered(entries, after, seconds + micros / 1e6, restores)
+        last = versions[-1].number
+        fields = [part for v in versions for part in (str(v.number), orjson.dumps(v.as_dict()))]
+        gone = [str(number) for number in range(max(after - KEPT + 1, 1), last - KEPT + 1)]
+        revision = f"{pool}:{last}@{seconds}.{micros:06}"
+        said = [b"" if pointer is None else b"=" + pointer, revision, len(fields), *fields, *gone]
+        keys = (self._key(pool), f"{self._prefix}:policies")
+        if not await self._redis.eval(_ADD, 2, *keys, _POINTER, last, *said):
+            raise Conflict
         return versions[-1]
 
     async def report(self, gateway_id: str, policies: Mapping[str, Any], ttl: float) -> None:

@@ -11,21 +11,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
-import redis.asyncio
 import structlog
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from extproc import __version__
 from extproc.config import RedisSettings
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
+from extproc.io.redis_check import cause, unsafe
+from extproc.io.redis_client import make_client
+from extproc.io.redis_guard import Guard
 
 _log = structlog.get_logger("kvsteer.registry")
 
 #: Heartbeats after which a silent gateway's entries are gone.
 _TTL_BEATS = 10
+#: Beats between two looks at how Redis is configured.
+_CHECK_BEATS = 15
 
 
 class Registry:
@@ -48,33 +50,25 @@ class Registry:
         #: Whether the last call succeeded; None before the first.
         self.up: bool | None = None
         self.errors = 0
-        self._redis: Any = redis.asyncio.Redis.from_url(
-            settings.url,
-            socket_timeout=settings.deadline,
-            socket_connect_timeout=settings.deadline,
-            health_check_interval=0,
-            # The kept connection may be one to a Redis that has restarted since: once more, on a fresh one. All that
-            # is written here may be written twice, and the deadline of a beat bounds both tries.
-            retry=Retry(NoBackoff(), 1),
-        )
+        self._redis = make_client(settings, "registry")
+        self._beats = 0
+        #: Why Redis can't be relied on, though it may answer; "" when it can.
+        self.why = ""
 
     async def beat(self) -> None:
         """Refresh this gateway's entries. Never raises for Redis' sake."""
         try:
-            # Connecting may take a few round trips; each has the deadline, all together four of them.
-            async with asyncio.timeout(4 * self._settings.deadline):
+            # A beat is several round trips; each has the deadline, all together four of them and connecting.
+            async with asyncio.timeout(4 * self._settings.deadline + self._settings.connect_timeout):
+                why = await self._checked()
                 await self._write()
                 if self._sync is not None:
                     await self._sync(self._redis)
         except (RedisError, OSError, TimeoutError) as error:
             self.errors += 1
-            if self.up is not False:
-                _log.warning("redis does not answer; going on alone", error=type(error).__name__)
-            self.up = False
+            self._told(up=False, why=f"redis fails: {cause(error)}")
         else:
-            if self.up is False:
-                _log.info("redis answers again")
-            self.up = True
+            self._told(up=True, why=why)
 
     async def close(self) -> None:
         """Take this gateway's entries away and close the connections."""
@@ -84,6 +78,32 @@ class Registry:
         except (RedisError, OSError, TimeoutError):
             pass  # the TTL does it
         await self._redis.aclose()
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the shared state can't be relied on at this moment."""
+        return not self.up or bool(self.why)
+
+    @property
+    def guard(self) -> Guard:
+        """How the calls of this client end."""
+        found: Guard = self._redis.guard
+        return found
+
+    async def _checked(self) -> str:
+        """What is unsafe about this Redis, looked up at first, now and then, and when it is back."""
+        self._beats += 1
+        if self.up and self._beats % _CHECK_BEATS:
+            return self.why
+        return await unsafe(self._redis, self._settings.key_prefix)
+
+    def _told(self, *, up: bool, why: str) -> None:
+        """Say once what changed."""
+        if why and why != self.why:
+            _log.warning("shared state is degraded", why=why)
+        elif self.why and not why:
+            _log.info("shared state is whole again")
+        self.up, self.why = up, why
 
     async def _write(self) -> None:
         seconds, _ = await self._redis.time()
@@ -107,10 +127,10 @@ class Registry:
             await pipe.execute()
 
     def _gateway_key(self) -> str:
-        return f"{self._settings.prefix}:gateway:{self._id}"
+        return f"{self._settings.key_prefix}:gateway:{self._id}"
 
     def _replicas_key(self, pool: Pool) -> str:
-        return f"{self._settings.prefix}:replicas:{pool.name}:{self._id}"
+        return f"{self._settings.key_prefix}:replicas:{pool.name}:{self._id}"
 
 
 def _entry(replica: Replica) -> dict[str, Any]:

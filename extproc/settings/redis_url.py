@@ -136,7 +136,7 @@ def _path(kind: Kind, path: str) -> tuple[str, int]:
     if parts or not (number or "0").isdigit() or not number.isascii() or len(number) > 6:
         raise ValueError("has no number for its database; write /0 after host and port")
     if kind == "cluster" and int(number or 0):
-        raise ValueError("names a database, but a Redis Cluster has one only; leave it out")
+        raise ValueError("names a database, but a Redis Cluster has one only; write nothing after its hosts")
     return master, int(number or 0)
 
 

@@ -63,7 +63,7 @@ class RedisSource:
         self, settings: RedisSettings, pool: str, *, every: float = _EVERY, limit: int = LIMIT
     ) -> None:
         self._settings = settings
-        self._keys = registration_keys(settings.prefix, pool)
+        self._keys = registration_keys(settings.key_prefix, pool)
         self._every = every
         self._limit = limit
         self._known: dict[_Entry, Endpoint] = {}

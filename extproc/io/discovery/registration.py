@@ -15,14 +15,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+import redis.exceptions
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from extproc.config import RedisSettings
 from extproc.core.membership import Endpoint
 from extproc.io.discovery.base import SourceFailed
+from extproc.io.redis_client import make_client
 
 #: KEYS: set, details. ARGV: address, details, seconds it holds, most expired ones to take away.
 _REGISTER = """
@@ -58,7 +57,7 @@ class Registration:
     """
 
     def __init__(self, settings: RedisSettings, pool: str, endpoint: Endpoint, *, ttl: float = 10.0) -> None:
-        self._keys = registration_keys(settings.prefix, pool)
+        self._keys = registration_keys(settings.key_prefix, pool)
         self._address = endpoint.address
         self._endpoint = endpoint
         self._ttl = ttl
@@ -103,18 +102,8 @@ def registration_keys(prefix: str, pool: str) -> tuple[str, str]:
 
 
 def connect(settings: RedisSettings) -> Any:
-    """A client with the settings' deadline for each round trip.
-
-    A call is repeated once: the kept connection may be one to a Redis that has restarted since, and everything
-    said here may be said twice.
-    """
-    return redis.asyncio.Redis.from_url(
-        settings.url,
-        socket_timeout=settings.deadline,
-        socket_connect_timeout=settings.deadline,
-        health_check_interval=0,
-        retry=Retry(NoBackoff(), 1),
-    )
+    """A client (io/redis_client.py); everything that is said through it may be said twice."""
+    return make_client(settings, "discovery")
 
 
 @asynccontextmanager
