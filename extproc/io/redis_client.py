@@ -214,7 +214,6 @@ def _address(place: RedisPlace) -> dict[str, Any]:
 def _cluster(place: RedisPlace, options: dict[str, Any]) -> "GuardedCluster":
     return GuardedCluster(
         startup_nodes=[ClusterNode(host, port) for host, port in place.hosts],
-        cluster_error_retry_attempts=1,
         require_full_coverage=False,  # every key is in one slot; the others are not ours to judge
         **options,
     )

@@ -1,0 +1,138 @@
+"""Leases in a real Redis: one holder, takeover within two seconds of a death, and a paused holder is fenced."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from extproc.config import RedisSettings
+from extproc.demo.processes import Child
+from extproc.io.lease import Fenced, Lease
+from extproc.io.leases import Leases
+from extproc.io.redis_client import make_client
+from extproc.io.tasks import Supervisor
+from tests.integration.conftest import until_async
+from tests.integration.redis_server import redis_server
+
+#: Within so many seconds of its holder's death a lease has another.
+_TAKEOVER = 2.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Child]]:
+    with redis_server(tmp_path) as (port, child):
+        yield f"redis://127.0.0.1:{port}/0", child
+
+
+@pytest.fixture
+def holder(server: tuple[str, Child]) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that holds the lease `test`."""
+    argv = [sys.executable, "-m", "tests.integration.lease_holder", server[0], "other"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("held ")
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def holding(lease: Lease) -> bool:
+    return lease.held
+
+
+async def test_of_two_gateways_one_holds_and_a_release_is_followed_at_once(server: tuple[str, Child]) -> None:
+    settings = RedisSettings(url=server[0])
+    first, second = Leases(settings, "gw-1"), Leases(settings, "gw-2")
+    one, two = first.of("collector:chat"), second.of("collector:chat")
+    tasks, others = Supervisor(), Supervisor()
+    first.start(tasks)
+    await until_async(lambda: holding(one), 3, "the first holds")
+    second.start(others)
+    await until_async(lambda: _names(two, "gw-1"), 3, "the second knows who holds")
+    assert not two.held
+    await tasks.close()
+    await first.stop()
+    began = time.monotonic()
+    await until_async(lambda: holding(two), 3, "the second holds")
+    assert time.monotonic() - began < 1.0
+    assert two.token > one.token
+    await others.close()
+    await second.stop()
+
+
+async def _names(lease: Lease, gateway: str) -> bool:
+    return lease.holder == gateway
+
+
+async def test_the_lease_of_a_killed_holder_is_taken_over_within_two_seconds(
+    server: tuple[str, Child], holder: "subprocess.Popen[str]"
+) -> None:
+    leases, tasks = Leases(RedisSettings(url=server[0]), "gw-2"), Supervisor()
+    lease = leases.of("test")
+    leases.start(tasks)
+    await until_async(lambda: _names(lease, "other"), 3, "the other is known")
+    killed = time.monotonic()
+    holder.send_signal(signal.SIGKILL)
+    await until_async(lambda: holding(lease), 5, "taken over")
+    assert time.monotonic() - killed < _TAKEOVER
+    await tasks.close()
+    await leases.stop()
+
+
+async def test_a_holder_that_was_paused_notices_and_can_not_write_over_the_new_one(
+    server: tuple[str, Child], holder: "subprocess.Popen[str]"
+) -> None:
+    leases, tasks = Leases(RedisSettings(url=server[0]), "gw-2"), Supervisor()
+    lease = leases.of("test")
+    leases.start(tasks)
+    holder.send_signal(signal.SIGSTOP)
+    await until_async(lambda: holding(lease), 5, "taken over")
+    await lease.write("kvsteer:written", b"new", 60.0)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write("old\n")
+    holder.stdin.flush()
+    holder.send_signal(signal.SIGCONT)
+    said = await asyncio.to_thread(holder.stdout.readline)
+    assert said.split() == ["False", "fenced"]
+    with redis.Redis.from_url(server[0]) as client:
+        assert client.get("kvsteer:written") == b"new"
+    await tasks.close()
+    await leases.stop()
+
+
+async def test_with_redis_gone_nobody_holds_and_an_emptied_one_gives_a_greater_token(
+    server: tuple[str, Child],
+) -> None:
+    settings = RedisSettings(url=server[0])
+    leases, tasks = Leases(settings, "gw-1"), Supervisor()
+    lease = leases.of("test")
+    leases.start(tasks)
+    await until_async(lambda: holding(lease), 3, "held")
+    before = lease.token
+    server[1].kill()
+
+    async def lost() -> bool:
+        return not lease.held
+
+    await until_async(lost, 3, "nobody holds")
+    server[1].restart()
+    await until_async(lambda: holding(lease), 5, "held again")
+    assert lease.token > before
+    await tasks.close()
+    await leases.stop()
+
+
+async def test_who_never_held_can_write_nothing(server: tuple[str, Child]) -> None:
+    client = make_client(RedisSettings(url=server[0]), "test")
+    with pytest.raises(Fenced):
+        await Lease(client, "kvsteer", "test", "gw-1").write("kvsteer:written", b"x", 1.0)
+    await client.aclose()

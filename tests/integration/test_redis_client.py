@@ -1,0 +1,170 @@
+"""Redis as it is run: ACL users, password files, Sentinel, Cluster; paused, killed; none of it stops a caller."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis import exceptions
+
+from extproc.config import RedisSettings
+from extproc.core.pool import Pool
+from extproc.demo.processes import Child, free_port
+from extproc.demo.stack import redis_program
+from extproc.io.redis_client import make_client
+from extproc.io.registry import Registry
+from tests.integration.conftest import until, until_async
+from tests.integration.redis_server import redis_server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[int, Child]]:
+    with redis_server(tmp_path) as running:
+        yield running
+
+
+async def test_an_acl_user_with_a_password_file_and_only_the_documented_rights_beats(
+    server: tuple[int, Child], tmp_path: Path
+) -> None:
+    port, _ = server
+    with redis.Redis(port=port) as root:
+        rules = (
+            Path("docs/redis.md").read_text().partition("ACL SETUSER kvsteer ")[2].partition("\n")[0].split()
+        )
+        root.execute_command("ACL", "SETUSER", "kvsteer", *(r.replace("PASSWORD", "s3cret") for r in rules))
+    (tmp_path / "password").write_text("s3cret\n")
+    settings = RedisSettings(
+        url=f"redis://127.0.0.1:{port}/1", username="kvsteer", password_file=str(tmp_path / "password")
+    )
+    pool = Pool("chat", now=0.0)
+    pool.join("10.0.0.1:8000", 0.0)
+    made = Registry(settings, "gw-1", [pool], lambda: 0)
+    await made.beat()
+    assert (made.up, made.why) == (True, "")
+    (tmp_path / "password").write_text("wrong")
+    with redis.Redis(port=port) as root:
+        root.execute_command("CLIENT", "KILL", "USER", "kvsteer")
+    await made.beat()
+    assert made.up is False
+    assert "refuses the user" in made.why
+    await made.close()
+
+
+async def test_a_redis_that_drops_keys_is_used_and_told_of(tmp_path: Path) -> None:
+    with redis_server(tmp_path, "--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru") as (port, _):
+        made = Registry(RedisSettings(url=f"redis://127.0.0.1:{port}"), "gw-1", [], lambda: 0)
+        await made.beat()
+        assert made.up
+        assert made.degraded
+        assert "allkeys-lru" in made.why
+        await made.close()
+
+
+async def test_a_paused_redis_costs_a_deadline_and_then_nothing_and_is_used_again(
+    server: tuple[int, Child],
+) -> None:
+    port, child = server
+    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=0.2), "test")
+    await client.set("kvsteer:a", 1)
+    child.signal(signal.SIGSTOP)
+    try:
+        began, waits = time.monotonic(), []
+        while time.monotonic() - began < 3:
+            asked = time.monotonic()
+            with pytest.raises((exceptions.ConnectionError, exceptions.TimeoutError)):
+                await client.get("kvsteer:a")
+            waits.append(time.monotonic() - asked)
+            await asyncio.sleep(0.005)
+    finally:
+        child.signal(signal.SIGCONT)
+    assert max(waits) < 0.2 + 0.5 + 0.2  # the deadline, the time to connect, and a busy machine
+    assert sum(wait < 0.05 for wait in waits) > len(waits) * 0.8, "the fuse did not open"
+
+    async def answered() -> bool:
+        try:
+            return bool(await client.get("kvsteer:a") == b"1")
+        except (exceptions.RedisError, OSError):
+            return False
+
+    await until_async(answered, 3, "the client is back")
+    await client.aclose()
+
+
+async def test_a_restarted_redis_is_not_noticed_by_the_next_call(server: tuple[int, Child]) -> None:
+    port, child = server
+    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=1.0), "test")
+    await client.ping()
+    child.kill()
+    child.restart()
+    with redis.Redis(port=port) as other:
+        until(lambda: _pings(other), 10, "redis is back")
+    assert await client.ping()
+    await client.aclose()
+
+
+def _pings(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except exceptions.RedisError:
+        return False
+
+
+async def test_a_cluster_takes_transactions_and_scripts_over_all_keys_of_the_fleet(tmp_path: Path) -> None:
+    with redis_server(tmp_path, "--cluster-enabled", "yes") as (port, _):
+        with redis.Redis(port=port) as node:
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            until(lambda: "cluster_state:ok" in str(node.execute_command("CLUSTER", "INFO")), 10, "cluster")
+        pool = Pool("chat", now=0.0)
+        pool.join("10.0.0.1:8000", 0.0)
+        settings = RedisSettings(url=f"redis+cluster://127.0.0.1:{port}", deadline=1.0)
+        made = Registry(settings, "gw-1", [pool], lambda: 7)
+        await made.beat()
+        assert (made.up, made.why) == (True, "")
+        with redis.Redis(port=port) as node:
+            assert sorted(node.keys()) == [b"{kvsteer}:gateway:gw-1", b"{kvsteer}:replicas:chat:gw-1"]
+        await made.close()
+
+
+async def test_after_a_failover_the_client_follows_the_sentinels(tmp_path: Path) -> None:
+    with (
+        redis_server(tmp_path) as (first, first_child),
+        redis_server(tmp_path, "--replicaof", "127.0.0.1", str(first)) as (second, _),
+    ):
+        port = free_port()
+        conf = tmp_path / "sentinel.conf"
+        conf.write_text(
+            f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {first} 1\n"
+            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 2000\n"
+        )
+        sentinel = Child("sentinel", [redis_program(), str(conf), "--sentinel"], tmp_path)
+        try:
+            with redis.Redis(port=port) as asked:
+                until(lambda: _knows_replica(asked), 15, "the sentinel knows the replica")
+            settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{port}/main", deadline=0.5)
+            client = make_client(settings, "test")
+            await client.set("kvsteer:a", 1)
+            first_child.kill()
+
+            async def written() -> bool:
+                try:
+                    return bool(await client.set("kvsteer:a", 2))
+                except (exceptions.RedisError, OSError):
+                    return False
+
+            await until_async(written, 20, "the client writes to the new server")
+            with redis.Redis(port=second) as other:
+                assert other.get("kvsteer:a") == b"2"
+            await client.aclose()
+        finally:
+            sentinel.kill()
+
+
+def _knows_replica(asked: redis.Redis) -> bool:
+    try:
+        found = asked.execute_command("SENTINEL", "REPLICAS", "main")
+    except exceptions.RedisError:
+        return False
+    return bool(found) and b"slave" in str(found).encode()
