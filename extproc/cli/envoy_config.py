@@ -8,20 +8,24 @@ import click
 from extproc.config import GatewaySettings, load
 from extproc.envoyconfig import eds_document, eds_path, render, write_eds
 from extproc.errors import ConfigError
+from extproc.workers import with_workers
 
 
 @click.command()
 @click.option("-c", "--config", "path", required=True, help="The configuration, a YAML file.")
 @click.option("-o", "--output", default="", help="Write here instead of printing; with --eds a folder.")
 @click.option("--eds", is_flag=True, help="The EDS files of the pools instead of the bootstrap.")
-def command(path: str, output: str, eds: bool) -> None:
+@click.option(
+    "--workers", type=click.IntRange(1, 64), metavar="N", help="As given to serve; by default as in FILE."
+)
+def command(path: str, output: str, eds: bool, workers: int | None) -> None:
     """Print a complete Envoy bootstrap for a configuration.
 
     Try it with `envoy --mode validate -c FILE`. Exit status: 0, 2 for a faulty configuration, 1 when the
     output can't be written.
     """
     try:
-        settings = load(path)
+        settings = with_workers(load(path), workers)
         _eds(settings, output) if eds else _bootstrap(settings, output)
     except ConfigError as error:
         click.echo(str(error), err=True)

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from extproc.config import GatewaySettings, PoolSettings
+from extproc.config import GatewaySettings, PoolSettings, RedisSettings
 
 #: Where a fault is: keys and numbers from the top of the file.
 Loc = tuple[int | str, ...]
@@ -39,11 +39,24 @@ def faults(settings: GatewaySettings) -> Iterator[tuple[Loc, str]]:
 def _named(settings: GatewaySettings) -> Iterator[tuple[Loc, str, Callable[[str], None]]]:
     if settings.admin.report_token_file:
         yield ("admin", "report_token_file"), settings.admin.report_token_file, _is_token
+    yield from _named_by_redis(settings.redis)
     for number, pool in enumerate(settings.pools):
         for loc, path, check in _named_by_pool(pool):
             yield ("pools", number, *loc), path, check
     if settings.envoy.eds_dir:
         yield ("envoy", "eds_dir"), settings.envoy.eds_dir, _is_folder
+
+
+def _named_by_redis(redis: RedisSettings) -> Iterator[tuple[Loc, str, Callable[[str], None]]]:
+    found: list[tuple[str, str, Callable[[str], None]]] = [
+        ("password_file", redis.password_file, _is_password),
+        ("password", redis.password, _is_in_environment),
+        ("sentinel_password_file", redis.sentinel_password_file, _is_password),
+        ("ca_file", redis.ca_file, _has_certificates),
+        ("cert_file", redis.cert_file, _can_be_opened),
+        ("key_file", redis.key_file, _can_be_opened),
+    ]
+    return ((("redis", key), path, check) for key, path, check in found if path and redis.url)
 
 
 def _named_by_pool(pool: PoolSettings) -> Iterator[tuple[Loc, str, Callable[[str], None]]]:
@@ -69,6 +82,16 @@ def _is_token(path: str) -> None:
         raise _Fault("is empty; write the bearer token into it, or remove the setting")
     if not _TOKEN.fullmatch(token):
         raise _Fault("holds no bearer token; it may have letters, digits and -._~+/ only, in one line")
+
+
+def _is_password(path: str) -> None:
+    with open(path, "rb") as file:
+        if not file.read(_LONGEST_TOKEN).strip():
+            raise _Fault("is empty; write the password into it, or remove the setting")
+
+
+def _can_be_opened(path: str) -> None:
+    Path(path).open("rb").close()
 
 
 def _is_in_environment(setting: str) -> None:

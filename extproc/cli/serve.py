@@ -5,30 +5,53 @@ import sys
 
 import click
 
-from extproc.config import load
+from extproc.config import GatewaySettings, load
 from extproc.errors import ConfigError
+from extproc.workers import with_workers, worker_settings
 
 
 @click.command()
 @click.option(
     "-c", "--config", "path", required=True, help="The configuration, a YAML file (docs/configuration.md)."
 )
-def command(path: str) -> None:
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Run N gateways on this machine; by default as the configuration says (workers).",
+)
+@click.option("--worker", type=click.IntRange(0, 63), hidden=True, help="Be worker N of a parent.")
+@click.option("--worker-redis", default="", hidden=True, help="The parent's Redis.")
+def command(path: str, workers: int | None, worker: int | None, worker_redis: str) -> None:
     """Run the gateway until SIGTERM or SIGINT, then let open streams end.
 
     SIGHUP changes nothing, as the configuration is read once; from a terminal it stops the gateway like SIGTERM.
 
+    With more than one worker, each listens on the next port after grpc.address, with an admin port of its own after
+    admin.address; one that dies is started again. They share through redis.url, or through a Redis that is started
+    for them and ends with them.
+
     Exit status: 0 after a clean stop, 2 for a faulty configuration, 1 when an address can't be had.
     """
     try:
-        settings = load(path)
+        settings = with_workers(load(path), workers)
+        if settings.workers > 1 and worker is None:
+            from extproc.cli.workers import run
+
+            sys.exit(run(settings, path))
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
+    _serve(settings if worker is None else worker_settings(settings, worker, worker_redis), path, worker)
+
+
+def _serve(settings: GatewaySettings, path: str, worker: int | None) -> None:
+    """Be one gateway to its end."""
     from extproc.app import serve  # costs half a second of imports; not before the file is known to be good
+    from extproc.io.worker_pool import end_with_parent
 
     try:
-        _run(serve(settings))
+        _run(serve(settings) if worker is None else serve(settings, lambda _: end_with_parent()))
     except (
         ConfigError,
         ValueError,

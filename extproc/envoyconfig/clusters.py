@@ -15,6 +15,7 @@ from extproc.envoyconfig.names import (
     typed,
 )
 from extproc.errors import ConfigError
+from extproc.workers import listeners
 
 _FALLBACKS = {
     "least_request": "least_request.v3.LeastRequest",
@@ -149,13 +150,12 @@ def _health_check() -> Tree:
 def _gateway_addresses(settings: GatewaySettings) -> list[HostPort]:
     if settings.envoy.gateways:
         return [parse_address(address) for address in settings.envoy.gateways]
-    host, port = parse_address(settings.grpc.address)
-    if port == 0:
+    if parse_address(settings.grpc.address).port == 0:
         raise ConfigError(
             "grpc.address: has port 0, so Envoy can't be told where the gateway is; "
             "write a port, or list gateways under envoy.gateways"
         )
-    return [HostPort(_LOOPBACK.get(host, host), port)]
+    return [HostPort(_LOOPBACK.get(host, host), port) for host, port in listeners(settings)]
 
 
 def _gateway_endpoint(address: HostPort) -> Tree:

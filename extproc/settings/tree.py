@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from extproc.quantities import Whole
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.pools import PoolSettings
@@ -15,6 +16,7 @@ from extproc.settings.server import (
     LogSettings,
     RequestSettings,
 )
+from extproc.workers import check_workers
 
 
 class GatewaySettings(Settings):
@@ -25,6 +27,12 @@ class GatewaySettings(Settings):
         pattern=r"^[A-Za-z0-9_.-]{0,64}$",
         json_schema_extra=form("letters, digits, _, . and -, at most 64 of them"),
         description="name of this gateway; empty makes one",
+    )
+    workers: Whole = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="gateways `serve` runs on this machine, each on the next port of `grpc` and `admin`",
     )
     grpc: GrpcSettings = Field(default_factory=GrpcSettings)
     admin: AdminSettings = Field(default_factory=AdminSettings)
@@ -44,6 +52,12 @@ class GatewaySettings(Settings):
                 raise ValueError(f"two are named {name!r}; rename one")
         _check_models(pools)
         return pools
+
+    @model_validator(mode="after")
+    def _every_worker_has_its_ports(self) -> Self:
+        if wrong := check_workers(self):
+            raise ValueError(wrong)
+        return self
 
     @model_validator(mode="after")
     def _discovery_has_what_it_needs(self) -> Self:

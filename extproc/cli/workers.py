@@ -1,0 +1,79 @@
+"""What `kvsteer serve` does with more than one worker: the parent of them, and the Redis they share."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from extproc.config import GatewaySettings
+from extproc.errors import ConfigError
+from extproc.io import logs
+from extproc.io.worker_pool import WorkerPool, this_program
+
+_log = structlog.get_logger("kvsteer.workers")
+
+#: Seconds the embedded Redis may take to answer.
+_READY = 20.0
+
+
+def run(settings: GatewaySettings, path: str) -> int:
+    """Run the workers until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        ConfigError: no Redis is configured and none can be started.
+    """
+    logs.configure(settings.log)
+    with shared_redis(settings) as redis_url:
+        return asyncio.run(_keep(settings, path, redis_url))
+
+
+@contextlib.contextmanager
+def shared_redis(settings: GatewaySettings) -> Iterator[str]:
+    """The URL of a Redis of our own where none is configured, else "". It ends with us, by kill -9 too (Linux).
+
+    It listens on a socket in a folder that only this user can enter, keeps nothing on disk, and is no larger than
+    its workers need.
+    """
+    if settings.redis.url:
+        yield ""
+        return
+    from extproc.demo.processes import Child, StackError
+    from extproc.demo.stack import redis_program
+
+    with tempfile.TemporaryDirectory(prefix="kvsteer-") as name:
+        folder = Path(name)
+        socket = folder / "redis.sock"
+        options = ["--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700", "--dir", name]
+        try:
+            child = Child("redis", [redis_program(), *options, "--save", "", "--appendonly", "no"], folder)
+            child.wait_until(socket.exists, _READY)
+        except StackError as error:
+            raise ConfigError(
+                f"workers share what they know through Redis, redis.url names none, and none can be started: {error}"
+            ) from None
+        _log.info("redis started for the workers", pid=child.pid)
+        try:
+            yield f"unix://{socket}"
+        finally:
+            child.stop()
+
+
+async def _keep(settings: GatewaySettings, path: str, redis_url: str) -> int:
+    shared = ["--worker-redis", redis_url] if redis_url else []
+
+    def command(number: int) -> list[str]:
+        return [*this_program(), "serve", "-c", path, "--workers", str(settings.workers),
+                "--worker", str(number), *shared]  # fmt: skip
+
+    pool = WorkerPool(command, settings.workers, settings.grpc.drain + settings.grpc.drain_notice)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, pool.stop)
+    hang_up = pool.stop if sys.stderr.isatty() else lambda: pool.signal(signal.SIGHUP)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    return await pool.run()
