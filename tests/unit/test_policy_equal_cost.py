@@ -102,7 +102,8 @@ def test_what_is_seen_of_its_output_already_is_not_charged_twice() -> None:
 
 def test_the_bias_of_a_replica_multiplies_its_time() -> None:
     replicas = fleet(None, None)
-    replicas[0].bias, replicas[1].bias = 1.5, 0.7
+    for replica, cost in zip(replicas, (1.5, 0.7), strict=True):
+        replica.cost = replica.bias = cost
     choice = EqualCost().choose(ask(replicas), 2, random.Random(1))
     assert choice.scores == pytest.approx([1.1 * 1.5, 1.1 * 0.7])
     assert choice.order == [1, 0]

@@ -114,6 +114,18 @@ def led_by(first: int, scores: Sequence[float], picks: int) -> list[int]:
     return order
 
 
+def biases(replicas: Sequence[Replica], rng: Rng) -> list[float]:
+    """Factor on each candidate's expected cost (core/bias.py).
+
+    What favours a cold cache holds for one decision in as many as there are candidates: a replica that wins every
+    near tie would take all requests of an idle pool. So it gets up to its fair share once more, which fills it.
+    """
+    factors = [replica.bias for replica in replicas]
+    if factors.count(1.0) == len(factors) or rng.random() * len(factors) < 1.0:
+        return factors
+    return [replica.cost for replica in replicas]
+
+
 def rotated(first: int, count: int, picks: int) -> list[int]:
     """`first` and those after it in a ring of `count`, as many as `picks`."""
     return [(first + step) % count for step in range(min(picks, count))]

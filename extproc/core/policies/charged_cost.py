@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from extproc.core.fleet import KV_FREE, Replica
-from extproc.core.policies.base import Ask, Choice, Rng, led_by, lowest
+from extproc.core.policies.base import Ask, Choice, Rng, biases, led_by, lowest
 from extproc.core.policies.copies import Copies
 
 #: Float noise in a number of bytes.
@@ -67,8 +67,10 @@ class ChargedCost:
                 / replica.prefill_speed
                 + (pressed(replica, output) if replica.crowded else 0.0)
             )
-            * replica.bias
-            for waits, cached, replica in zip(backlogs, ask.cached, ask.replicas, strict=True)
+            * factor
+            for waits, cached, replica, factor in zip(
+                backlogs, ask.cached, ask.replicas, biases(ask.replicas, rng), strict=True
+            )
         ]
         order = lowest(scores, picks, rng, self.near)
         parts: dict[str, Sequence[float]] = {"backlog": backlogs}
