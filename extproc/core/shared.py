@@ -154,7 +154,7 @@ class Shared:
                 if not flight.bound:
                     self._bind(flight)
 
-    def wanted(self, engine: Engine, position: Position) -> frozenset[int]:
+    def taken_back(self, engine: Engine, position: Position) -> frozenset[int]:
         """Hashes of an engine that were taken back after a position: what a snapshot made there must not bring."""
         gone = [c.hashes for c in self._corrections if c.position > position and _is_same(c.engine, engine)]
         return frozenset().union(*gone)
@@ -246,7 +246,7 @@ class Shared:
         self, pool: Pool, replica: Replica, engine: Engine, chains: list[Chain], position: Position
     ) -> None:
         if self._corrections:
-            gone = self.wanted(engine, position)
+            gone = self.taken_back(engine, position)
             if gone:
                 chains = [part for chain in chains for part in _without(chain, gone)]
         pool.place(replica, chains, self._now)

@@ -1,0 +1,306 @@
+"""The journal: one Redis stream by which the gateways of a fleet tell each other what they do.
+
+Key (PREFIX from the settings):
+
+    PREFIX:journal    stream    entries of one field `b`: a batch (core/journal.py). Trimmed by age and length.
+
+The writer sends a batch at once when the last one is `FLUSH` old, else when it is, and at least one every second. The
+reader asks for all that is new, at most once every `READ_EVERY`, and blocks while there is nothing. So the number of
+Redis commands grows with gateways, and not with requests. Nothing else waits for either.
+
+Entries' ids are times of Redis' clock. Differences between them, and between one of them and when it was given to us,
+say how long a batch lay in the stream: no gateway's clock is compared with another's.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+
+from extproc.config import RedisSettings
+from extproc.core.journal import MOST_BYTES, Refused, decode, encode
+from extproc.core.outbox import Outbox
+from extproc.core.shared import Position, Shared
+from extproc.io.journal_counts import JournalCounts
+from extproc.io.redis_client import make_client
+
+_log = structlog.get_logger("kvsteer.journal")
+
+#: Seconds between two batches under load.
+FLUSH = 0.02
+#: Seconds between two batches of an idle gateway.
+HEARTBEAT = 1.0
+#: Shortest time between two reads.
+READ_EVERY = 0.01
+#: Longest wait of a read, seconds.
+_BLOCK = 1.0
+#: Entries of one read; at most 64 KiB each as they are written.
+_ENTRIES = 64
+#: Seconds of batches kept, less when they take more than so many bytes; never more than so many entries.
+_KEEP = 60.0
+_KEEP_LEAST = 5.0
+_KEEP_BYTES = 2**26
+_KEEP_ENTRIES = 50_000
+#: Seconds of work after which the event loop gets its turn.
+_SLICE = 0.003
+#: Waits after a failure.
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+
+
+class StreamClock:
+    """How long an entry has been in the stream, in seconds, by Redis' clock and ours, each for itself.
+
+    An id given by Redis at its time t came to us at our time u: Redis' clock is at least t - u ahead of ours. The
+    greatest such difference of the last minute or two is nearly the true one.
+    """
+
+    def __init__(self) -> None:
+        self._offsets = [float("-inf"), float("-inf")]
+        self._since = 0.0
+
+    def saw(self, position: Position, now: float) -> None:
+        """An id was given to us at `now`."""
+        if now - self._since > 60.0:
+            self._since = now
+            self._offsets = [float("-inf"), self._offsets[0]]
+        self._offsets[0] = max(self._offsets[0], position[0] / 1000 - now)
+
+    def age(self, position: Position, now: float) -> float:
+        """Seconds since an entry was added; at least 0."""
+        offset = max(self._offsets)
+        return max(now + offset - position[0] / 1000, 0.0) if offset > float("-inf") else 0.0
+
+
+class Writer:
+    """Sends what the outbox holds.
+
+    Args:
+        settings: where Redis is.
+        outbox: whose `wake` is this one's `wake`.
+        shared: asks for tables when it missed something, and says when others do.
+        counts, stream_clock, clock: what is counted, the stream's time, seconds (monotonic).
+    """
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        outbox: Outbox,
+        shared: Shared,
+        counts: JournalCounts,
+        stream_clock: StreamClock,
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = f"{settings.key_prefix}:journal"
+        self._redis = make_client(settings, "journal-out")
+        self._outbox, self._shared = outbox, shared
+        self._counts, self._stream_clock, self._clock = counts, stream_clock, clock
+        self._news = asyncio.Event()
+        self._last = 0
+        self._trimmed = self._began = float("-inf")
+        #: Whether the last batch was taken; None before the first.
+        self.up: bool | None = None
+
+    def wake(self) -> None:
+        """There is news."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        wait = _FIRST_WAIT
+        while True:
+            await self._pause()
+            if await self.flush():
+                wait = _FIRST_WAIT
+            else:
+                wait = min(wait * 2, _LONGEST_WAIT)
+                await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - spreads, guards nothing
+
+    async def flush(self) -> bool:
+        """Send one batch; whether Redis took it. Never raises for Redis' sake."""
+        self._began = now = self._clock()
+        self._ask()
+        data = encode(self._outbox.batch(now))
+        if len(data) > MOST_BYTES:
+            self._counts.dropped("oversize", 1)
+            return True
+        oldest = self._trim_from()
+        self._counts.sending(self._outbox.seq - 1, now)
+        try:
+            name = await self._add(data, oldest)
+        except (RedisError, OSError) as error:
+            self._outbox.failed()
+            self._tell(False, type(error).__name__)
+            return False
+        self._stream_clock.saw(position_of(name), self._clock())
+        self._last = position_of(name)[0]
+        self._counts.sent(len(data))
+        self._tell(True)
+        return True
+
+    async def close(self) -> None:
+        """Say that this gateway leaves, and close the connections."""
+        self._outbox.leaves = True
+        try:
+            async with asyncio.timeout(1.0):
+                while not await self.flush() or len(self._outbox):
+                    if not self.up:
+                        break
+        except TimeoutError:
+            pass  # the others notice its silence
+        await self._redis.aclose()
+
+    async def _pause(self) -> None:
+        """Until the next batch is due."""
+        due = self._began + FLUSH - self._clock()
+        if due > 0:
+            await asyncio.sleep(due)
+        self._news.clear()
+        if self._outbox.has_news(self._clock()) or self._shared.missed or self._shared.asked:
+            return
+        self._outbox.idle = True
+        try:
+            async with asyncio.timeout(max(self._began + HEARTBEAT - self._clock(), 0.0)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        self._outbox.idle = False
+
+    def _ask(self) -> None:
+        if self._shared.missed:
+            self._shared.missed, self._outbox.asks = False, True
+        if self._shared.asked:
+            self._shared.asked = False
+            self._outbox.table_wanted(self._began)
+
+    def _trim_from(self) -> int:
+        """The oldest time to keep, in ms of Redis' clock; 0 for all."""
+        keep = min(_KEEP, max(_KEEP_BYTES / max(self._counts.stream_rate, 1.0), _KEEP_LEAST))
+        return max(self._last - int(keep * 1000), 0)
+
+    async def _add(self, data: bytes, oldest: int) -> bytes:
+        """XADD, and now and then a trim by length beside the one by age."""
+        by_length = self._began - self._trimmed > 5.0
+        if by_length:
+            self._trimmed = self._began
+            options: dict[str, Any] = {"maxlen": _KEEP_ENTRIES, "approximate": True}
+        else:
+            options = {"minid": oldest, "approximate": True} if oldest else {}
+        name: bytes = await self._redis.xadd(self._key, {b"b": data}, **options)
+        return name
+
+    def _tell(self, up: bool, error: str = "") -> None:
+        if up != self.up and not (up and self.up is None):
+            if up:
+                _log.info("journal is written again")
+            else:
+                _log.warning("journal can't be written; going on alone", error=error)
+        self.up = up
+
+
+class Reader:
+    """Applies what others say. Arguments as of `Writer`.
+
+    Attributes:
+        last: the position up to which everything was applied.
+        up: whether the last read reached Redis; None before the first.
+    """
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        shared: Shared,
+        counts: JournalCounts,
+        stream_clock: StreamClock,
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = f"{settings.key_prefix}:journal"
+        self._redis = make_client(settings, "journal-in", patience=_BLOCK)
+        self._shared, self._counts = shared, counts
+        self._stream_clock, self._clock = stream_clock, clock
+        self._warned: set[str] = set()
+        self.last: Position = (0, 0)
+        self.up: bool | None = None
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        wait = _FIRST_WAIT
+        while True:
+            began = self._clock()
+            try:
+                await self._round()
+            except (RedisError, OSError):
+                self.up = False
+                await self._check_lost()
+                wait = min(wait * 2, _LONGEST_WAIT)
+                await asyncio.sleep(wait * (0.5 + random.random() / 2))  # noqa: S311 - as above
+                continue
+            if self.up is False:
+                await self._check_lost()
+            self.up, wait = True, _FIRST_WAIT
+            await asyncio.sleep(max(began + READ_EVERY - self._clock(), 0.0))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    async def _round(self) -> None:
+        found = await self._redis.xread(
+            {self._key: f"{self.last[0]}-{self.last[1]}"}, count=_ENTRIES, block=int(_BLOCK * 1000)
+        )
+        if not found:
+            await self._check_lost()
+            return
+        entries = _entries_of(found)
+        began = self._clock()
+        for name, fields in entries:
+            self.last = position_of(name)
+            self._take(fields, self.last)
+            if self._clock() - began > _SLICE:
+                await asyncio.sleep(0)
+                began = self._clock()
+
+    async def _check_lost(self) -> None:
+        """A Redis that was emptied, or is another, gives smaller ids than we wait for: then begin anew."""
+        try:
+            newest = await self._redis.xrevrange(self._key, count=1)
+        except (RedisError, OSError):
+            return
+        if not newest:
+            self.last = (0, 0)
+        elif position_of(newest[0][0]) < self.last:
+            self.last = (0, 0)
+            self._shared.missed = True
+
+    def _take(self, fields: dict[bytes, bytes] | None, position: Position) -> None:
+        data = (fields or {}).get(b"b", b"")
+        self._counts.received(len(data), self._clock())
+        try:
+            batch = decode(data)
+        except Refused as refused:
+            self._counts.refused(refused.reason)
+            if refused.reason not in self._warned:
+                self._warned.add(refused.reason)
+                _log.warning(
+                    "a batch in the journal can't be used and is passed over; only the first is told",
+                    reason=refused.reason,
+                )
+            return
+        now = self._clock()
+        if self._counts.is_own(batch):
+            self._counts.echoed(batch.seq, now)
+        self._shared.hear(batch, position, now, self._stream_clock.age(position, now))
+
+
+def _entries_of(found: Any) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
+    """Entries of one stream out of what XREAD gives: with RESP3 a dict that wraps them once more."""
+    entries = next(iter(found.values())) if isinstance(found, dict) else found[0][1]
+    return [entry for part in entries for entry in part] if isinstance(entries[0], list) else list(entries)
+
+
+def position_of(name: bytes | str) -> Position:
+    """An entry's id as numbers."""
+    milliseconds, _, number = (name.decode() if isinstance(name, bytes) else name).partition("-")
+    return int(milliseconds), int(number or 0)

@@ -1,0 +1,161 @@
+"""Everything by which this gateway and the others act as one: made, started and stopped together.
+
+    decisions -> ledger -> outbox -> journal (Redis) -> other gateways' readers -> their books, index, samples
+                                        |
+                                        +-- snapshot: where a new gateway begins
+
+Decisions read local memory only. With Redis gone they go on with what is known here, and `state` says so.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from extproc.config import RedisSettings
+from extproc.core.outbox import Outbox
+from extproc.core.pool import Pool
+from extproc.core.sample import Sample
+from extproc.core.shared import Shared
+from extproc.core.steering import Steering
+from extproc.io import clock as clocks
+from extproc.io.journal import Reader, StreamClock, Writer
+from extproc.io.journal_counts import JournalCounts
+from extproc.io.lease import Lease
+from extproc.io.state_snapshot import WRITE_EVERY, Snapshots
+from extproc.io.tasks import Supervisor
+
+_log = structlog.get_logger("kvsteer.sharing")
+
+#: Seconds between looks for silent gateways, and for replicas that were not known when news of them came.
+_TICK = 0.25
+#: After a gap the snapshot is loaded again, once it is sure to reach beyond; not more often than this (s).
+_RELOAD = 2 * WRITE_EVERY
+
+
+class Sharing:
+    """One gateway's part in the fleet.
+
+    Args:
+        settings: where Redis is.
+        steering: whose decisions are told, and whose pools learn of others'.
+        gateway_id: who this is.
+        snapshot_lease: who writes snapshots (the lease `snapshot`).
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        steering: Steering,
+        gateway_id: str,
+        snapshot_lease: Lease,
+        clock: Callable[[], float] = clocks.monotonic,
+    ) -> None:
+        boot = secrets.randbits(62)
+        self._steering = steering
+        self._clock = clock
+        self.shared = Shared(steering.pools, (gateway_id, boot))
+        self.counts = JournalCounts(gateway_id, boot)
+        self.outbox = Outbox(gateway_id, boot, steering.pools, steering.ledger, lambda: self._writer.wake())
+        stream_clock = StreamClock()
+        parts = (self.counts, stream_clock, clock)
+        self._writer = Writer(settings, self.outbox, self.shared, *parts)
+        self._reader = Reader(settings, self.shared, *parts)
+        self.snapshots = Snapshots(
+            settings, self.shared, snapshot_lease, gateway_id, lambda: self._reader.last, clock
+        )
+        self._tasks = Supervisor(lambda name: self.on_task_failure(name))
+        self._gaps = 0
+        self._loaded_at = float("-inf")
+        #: Called with a task's name when it failed and is started again.
+        self.on_task_failure: Callable[[str], None] = lambda _name: None
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to tell and to listen. Returns at once: this gateway serves cold until the snapshot is loaded."""
+        self._steering.ledger.listener = self.outbox
+        self._tasks.start("journal out", self._writer.run)
+        self._tasks.start("journal in", self._reader.run)
+        self._tasks.start("snapshot in", self._load)
+        self._tasks.start("snapshot out", self._keep_snapshots)
+        self._tasks.every("peers", _TICK, self._tick)
+
+    async def stop(self) -> None:
+        """Tell the others that this gateway leaves, and end."""
+        self._steering.ledger.listener = None
+        await self._tasks.close()
+        await self._writer.close()
+        await self._reader.close()
+        await self.snapshots.close()
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """`ok`, or `degraded` while Redis does not take or give batches."""
+        return "ok" if self._writer.up and self._reader.up is not False else "degraded"
+
+    def shown(self) -> dict[str, Any]:
+        """For /state: gateways heard, requests of others, what waits and what was lost."""
+        now, shared = self._clock(), self.shared
+        return {
+            "shared": self.state,
+            "peers": [
+                {"gateway": peer.name, "boot": boot, "silent": round(now - peer.heard, 3),
+                 "requests": len(peer.flights), "newest": peer.seen.newest}
+                for (_, boot), peer in shared.peers.items()
+            ],
+            "requests_of_others": shared.requests,
+            "entries": {pool.name: len(pool.index) for pool in shared.pools.values()},
+            "delay": round(self.counts.delay_last, 4),
+            "queue": len(self.outbox),
+            "position": "{}-{}".format(*self._reader.last),
+            "dropped": self.dropped,
+            "refused": dict(self.counts.refusals),
+            "gaps": shared.gaps,
+            "snapshot": {"loaded": self.snapshots.loaded, "written": self.snapshots.written},
+        }  # fmt: skip
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """News that were never sent, by kind."""
+        return {**self.outbox.dropped, **self.counts.drops}
+
+    # -- what the collector says -----------------------------------------------------------------------
+
+    def sampled(self, pool: Pool, address: str, sample: Sample) -> None:
+        """This gateway scraped a replica: the others need not."""
+        self.outbox.sampled(pool, address, sample)
+
+    def scrape_failed(self, pool: Pool, address: str, reason: str) -> None:
+        """This gateway could not scrape a replica."""
+        self.outbox.scrape_failed(pool, address, reason, self._clock())
+
+    # -- tasks -----------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self._clock()
+        for name in self.shared.expire(now):
+            _log.info("a gateway is silent; what it had in flight is not counted any more", gateway=name)
+        self.shared.rebind(now)
+
+    async def _keep_snapshots(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_EVERY)
+            await self.snapshots.write()
+            if self.shared.gaps != self._gaps and self._clock() - self._loaded_at > _RELOAD:
+                self._gaps = self.shared.gaps
+                await self._load()
+
+    async def _load(self) -> None:
+        began = self._clock()
+        pairs = await self.snapshots.load()
+        self._loaded_at = self._clock()
+        if pairs:
+            _log.info(
+                "index loaded from the snapshot", pairs=pairs, seconds=round(self._loaded_at - began, 3)
+            )
