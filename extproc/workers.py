@@ -5,6 +5,7 @@ Each has a listener of its own because Envoy balances over addresses: a shared p
 Envoy keeps few, and leave workers idle.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from extproc.addresses import HostPort, parse_address
@@ -12,6 +13,15 @@ from extproc.errors import ConfigError
 
 if TYPE_CHECKING:
     from extproc.settings import GatewaySettings
+
+#: Environment variables by which a parent tells a worker its number, and the Redis that was started for all.
+WORKER, WORKER_REDIS = "KVSTEER_WORKER", "KVSTEER_WORKER_REDIS"
+
+
+def worker_number(environment: Mapping[str, str]) -> int | None:
+    """Which worker this process is; None when it is none."""
+    text = environment.get(WORKER, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
 
 
 def worker_settings(settings: "GatewaySettings", number: int, redis_url: str = "") -> "GatewaySettings":

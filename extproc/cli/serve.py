@@ -1,13 +1,14 @@
 """kvsteer serve: the gateway."""
 
 import asyncio
+import os
 import sys
 
 import click
 
 from extproc.config import GatewaySettings, load
 from extproc.errors import ConfigError
-from extproc.workers import with_workers, worker_settings
+from extproc.workers import WORKER_REDIS, with_workers, worker_number, worker_settings
 
 
 @click.command()
@@ -20,9 +21,7 @@ from extproc.workers import with_workers, worker_settings
     metavar="N",
     help="Run N gateways on this machine; by default as the configuration says (workers).",
 )
-@click.option("--worker", type=click.IntRange(0, 63), hidden=True, help="Be worker N of a parent.")
-@click.option("--worker-redis", default="", hidden=True, help="The parent's Redis.")
-def command(path: str, workers: int | None, worker: int | None, worker_redis: str) -> None:
+def command(path: str, workers: int | None) -> None:
     """Run the gateway until SIGTERM or SIGINT, then let open streams end.
 
     SIGHUP changes nothing, as the configuration is read once; from a terminal it stops the gateway like SIGTERM.
@@ -33,6 +32,7 @@ def command(path: str, workers: int | None, worker: int | None, worker_redis: st
 
     Exit status: 0 after a clean stop, 2 for a faulty configuration, 1 when an address can't be had.
     """
+    worker = worker_number(os.environ)
     try:
         settings = with_workers(load(path), workers)
         if settings.workers > 1 and worker is None:
@@ -42,16 +42,18 @@ def command(path: str, workers: int | None, worker: int | None, worker_redis: st
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
-    _serve(settings if worker is None else worker_settings(settings, worker, worker_redis), path, worker)
+    if worker is not None:
+        settings = worker_settings(settings, worker, os.environ.get(WORKER_REDIS, ""))
+    _serve(settings, path, is_worker=worker is not None)
 
 
-def _serve(settings: GatewaySettings, path: str, worker: int | None) -> None:
+def _serve(settings: GatewaySettings, path: str, *, is_worker: bool) -> None:
     """Be one gateway to its end."""
     from extproc.app import serve  # costs half a second of imports; not before the file is known to be good
     from extproc.io.worker_pool import end_with_parent
 
     try:
-        _run(serve(settings) if worker is None else serve(settings, lambda _: end_with_parent()))
+        _run(serve(settings, lambda _: end_with_parent()) if is_worker else serve(settings))
     except (
         ConfigError,
         ValueError,

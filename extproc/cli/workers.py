@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from extproc.config import GatewaySettings
 from extproc.errors import ConfigError
 from extproc.io import logs
 from extproc.io.worker_pool import WorkerPool, this_program
+from extproc.workers import WORKER, WORKER_REDIS
 
 _log = structlog.get_logger("kvsteer.workers")
 
@@ -64,13 +66,15 @@ def shared_redis(settings: GatewaySettings) -> Iterator[str]:
 
 
 async def _keep(settings: GatewaySettings, path: str, redis_url: str) -> int:
-    shared = ["--worker-redis", redis_url] if redis_url else []
+    def command(_number: int) -> list[str]:
+        return [*this_program(), "serve", "-c", path, "--workers", str(settings.workers)]
 
-    def command(number: int) -> list[str]:
-        return [*this_program(), "serve", "-c", path, "--workers", str(settings.workers),
-                "--worker", str(number), *shared]  # fmt: skip
+    def environment(number: int) -> dict[str, str]:
+        return {**os.environ, WORKER: str(number), WORKER_REDIS: redis_url}
 
-    pool = WorkerPool(command, settings.workers, settings.grpc.drain + settings.grpc.drain_notice)
+    pool = WorkerPool(
+        command, environment, settings.workers, settings.grpc.drain + settings.grpc.drain_notice
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, pool.stop)

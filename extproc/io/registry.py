@@ -2,7 +2,7 @@
 
 Keys, all with a TTL of ten heartbeats (PREFIX from the settings):
 
-    PREFIX:gateway:ID              hash   started, seen (Redis TIME, seconds), streams, version
+    PREFIX:gateway:ID              hash   started, seen (Redis TIME, seconds), streams, version, address
     PREFIX:replicas:POOL:ID        hash   address -> JSON of what gateway ID believes of the replica
 """
 
@@ -40,12 +40,15 @@ class Registry:
         pools: list[Pool],
         streams: Callable[[], int],
         sync: Callable[[Any], Awaitable[None]] | None = None,
+        *,
+        address: str = "",
     ) -> None:
         self._settings = settings
         self._id = gateway_id
         self._pools = pools
         self._streams = streams
         self._sync = sync
+        self._address = address
         self._started = ""
         #: Whether the last call succeeded; None before the first.
         self.up: bool | None = None
@@ -115,6 +118,7 @@ class Registry:
                 "seen": str(seconds),
                 "streams": str(self._streams()),
                 "version": __version__,
+                "address": self._address,
             }
             pipe.hset(self._gateway_key(), mapping=fields)
             pipe.pexpire(self._gateway_key(), ttl)

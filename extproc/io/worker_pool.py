@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -31,12 +31,20 @@ class WorkerPool:
 
     Args:
         command: worker's number -> its command line.
+        environment: worker's number -> its environment.
         count: how many.
         stop_within: seconds a worker's own graceful stop may take.
     """
 
-    def __init__(self, command: Callable[[int], Sequence[str]], count: int, stop_within: float) -> None:
+    def __init__(
+        self,
+        command: Callable[[int], Sequence[str]],
+        environment: Callable[[int], Mapping[str, str]],
+        count: int,
+        stop_within: float,
+    ) -> None:
         self._command = command
+        self._environment = environment
         self._count = count
         self._stop_within = stop_within + _PATIENCE
         self._processes: dict[int, Process] = {}
@@ -83,6 +91,7 @@ class WorkerPool:
         """Run a worker to its end."""
         process = await asyncio.create_subprocess_exec(
             *self._command(number),
+            env=self._environment(number),
             stdin=PIPE,
             stdout=DEVNULL,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which passes it on

@@ -1,0 +1,70 @@
+"""What stands in Redis of gateways and leases, for `kvsteer state`."""
+
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from extproc.config import RedisSettings
+from extproc.io.redis_client import make_client
+
+#: Most gateways and most leases read: a bound on what one command fetches.
+_MOST = 1000
+
+
+async def read_fleet(settings: RedisSettings) -> dict[str, Any]:
+    """Gateways (`heard`: seconds ago) and leases (`until`: seconds from now), ready for JSON.
+
+    Raises:
+        RedisError, OSError: as the client.
+    """
+    client = make_client(settings, "state")
+    try:
+        seconds, micros = await client.time()
+        gateways = await _hashes(client, f"{settings.key_prefix}:gateway:")
+        leases = await _hashes(client, f"{settings.key_prefix}:lease:")
+        return {
+            "redis": settings.place.shown(),
+            "gateways": [_gateway(name, held, seconds + micros / 1e6) for name, held, _ in gateways],
+            "leases": [_lease(name, held, left) for name, held, left in leases],
+        }
+    finally:
+        await client.aclose()
+
+
+async def _hashes(client: Any, start: str) -> list[tuple[str, dict[str, str], int]]:
+    """Hashes whose keys begin so, by name: the rest of the key, the fields, the TTL (ms; negative for none)."""
+    found = []
+    async for key in client.scan_iter(match=f"{start}*", count=1000):
+        try:
+            held = await client.hgetall(key)
+        except ResponseError:
+            continue  # no hash: a lease's token, or another's
+        text = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in held.items()}
+        found.append((key[len(start) :].decode("utf-8", "replace"), text, await client.pttl(key)))
+        if len(found) >= _MOST:
+            break
+    return sorted(found)
+
+
+def _gateway(name: str, held: dict[str, str], now: float) -> dict[str, Any]:
+    seen = _number(held.get("seen"))
+    return {
+        "gateway": name,
+        "version": held.get("version"),
+        "address": held.get("address") or None,
+        "streams": _number(held.get("streams")),
+        "heard": None if seen is None else round(max(0.0, now - seen), 1),
+    }
+
+
+def _lease(name: str, held: dict[str, str], left: int) -> dict[str, Any]:
+    return {
+        "lease": name,
+        "holder": held.get("holder", "").rpartition("#")[0] or None,
+        "token": _number(held.get("token")),
+        "until": round(left / 1000, 3) if left >= 0 else None,
+    }
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 20 else None
