@@ -35,6 +35,7 @@ from extproc.io.records import Records
 from extproc.io.roster import FixedRoster, Roster
 from extproc.io.sessions import ExchangeSession
 from extproc.io.snapshot import take
+from extproc.io.state_page import StatePage
 from extproc.io.tasks import Supervisor
 from extproc.io.transports import Transport
 from extproc.io.transports.grpcio import GrpcioTransport
@@ -80,7 +81,7 @@ class Gateway:
         }
         self.operator = OperatorDesk(
             self.steering.pools,
-            settings.redis.prefix,
+            settings.redis.key_prefix,
             bool(settings.redis.url),
             {pool.name: self._roster(pool) for pool in self.steering.pools},
         )
@@ -106,7 +107,8 @@ class Gateway:
             explain=lambda body, path: explain(self.steering, body, path, clock.monotonic()),
             max_body=settings.limits.body,
             clock=clock.monotonic,
-            routes=self.operator.routes(),
+            routes=[*self.operator.routes(), *self._state_page().routes()],
+            shared_why=self.shared_why,
         )
         self.metrics.open_streams.set_function(lambda: self._open)
 
@@ -159,7 +161,11 @@ class Gateway:
         """How the shared state is: "off", "ok", "degraded"."""
         if self.registry is None:
             return "off"
-        return "ok" if self.registry.up else "degraded"
+        return "degraded" if self.registry.degraded else "ok"
+
+    def shared_why(self) -> str:
+        """Why the shared state is degraded; "" when it is not, or before Redis was asked."""
+        return "" if self.registry is None else self.registry.why
 
     def policies(self) -> list[dict[str, Any]]:
         """Each pool's policy, its version, and where it is from."""
@@ -227,7 +233,7 @@ class Gateway:
         errors = self.registry.errors
         await self.registry.beat()
         self.metrics.redis_errors.inc(self.registry.errors - errors)
-        self.metrics.redis_up.set(1 if self.registry.up else 0)
+        self.metrics.redis_up.set(0 if self.registry.degraded else 1)
 
     async def _first_orders(self) -> None:
         """Policies and drains that were ordered while this gateway was not there hold before its first request."""
@@ -272,6 +278,17 @@ class Gateway:
             self.steering.pools,
             lambda: self._open,
             self.operator.sync,
+            address=self.settings.grpc.address,
+        )
+
+    def _state_page(self) -> StatePage:
+        redis = self.settings.redis
+        return StatePage(
+            self.gateway_id,
+            self.steering.pools,
+            streams=lambda: self._open,
+            shared=lambda: (self.shared(), self.shared_why()),
+            redis=redis.place.shown() if redis.url else "",
         )
 
     def _roster(self, pool: Pool) -> Roster:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Search a policy's settings on a trace or generated traffic; applies nothing.",
     ),
     "replicas": ("extproc.cli.replicas", "Show what a gateway believes of each replica."),
+    "state": ("extproc.cli.state", "What gateways share: who is there, leases, views; do they agree."),
     "drain": ("extproc.cli.drain", "Take a replica out of service, and watch it run empty."),
     "undrain": ("extproc.cli.undrain", "Put a drained replica back into service."),
     "engine": ("extproc.cli.engine", "Run emulated engine replicas, to try things without a GPU."),
