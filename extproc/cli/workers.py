@@ -12,6 +12,8 @@ from pathlib import Path
 import structlog
 
 from extproc.config import GatewaySettings
+from extproc.demo.processes import Child, StackError
+from extproc.demo.stack import redis_program
 from extproc.errors import ConfigError
 from extproc.io import logs
 from extproc.io.worker_pool import WorkerPool, this_program
@@ -21,6 +23,10 @@ _log = structlog.get_logger("kvsteer.workers")
 
 #: Seconds the embedded Redis may take to answer.
 _READY = 20.0
+#: Most memory of the embedded Redis: several times what a million index entries and their journal take.
+_MEMORY = "512mb"
+#: Seconds between looks whether the embedded Redis runs.
+_LOOK = 0.5
 
 
 def run(settings: GatewaySettings, path: str) -> int:
@@ -30,27 +36,24 @@ def run(settings: GatewaySettings, path: str) -> int:
         ConfigError: no Redis is configured and none can be started.
     """
     logs.configure(settings.log)
-    with shared_redis(settings) as redis_url:
-        return asyncio.run(_keep(settings, path, redis_url))
+    with shared_redis(settings) as (redis_url, child):
+        return asyncio.run(_keep(settings, path, redis_url, child))
 
 
 @contextlib.contextmanager
-def shared_redis(settings: GatewaySettings) -> Iterator[str]:
-    """The URL of a Redis of our own where none is configured, else "". It ends with us, by kill -9 too (Linux).
+def shared_redis(settings: GatewaySettings) -> Iterator[tuple[str, Child | None]]:
+    """URL and process of a Redis of our own where none is configured. It ends with us, by kill -9 too (Linux).
 
-    It listens on a socket in a folder that only this user can enter, keeps nothing on disk, and is no larger than
-    its workers need.
+    It listens on a socket in a folder that only this user can enter, and keeps nothing on disk.
     """
     if settings.redis.url:
-        yield ""
+        yield "", None
         return
-    from extproc.demo.processes import Child, StackError
-    from extproc.demo.stack import redis_program
-
     with tempfile.TemporaryDirectory(prefix="kvsteer-") as name:
         folder = Path(name)
         socket = folder / "redis.sock"
         options = ["--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700", "--dir", name]
+        options += ["--maxmemory", _MEMORY, "--maxmemory-policy", "noeviction"]
         try:
             child = Child("redis", [redis_program(), *options, "--save", "", "--appendonly", "no"], folder)
             child.wait_until(socket.exists, _READY)
@@ -60,12 +63,12 @@ def shared_redis(settings: GatewaySettings) -> Iterator[str]:
             ) from None
         _log.info("redis started for the workers", pid=child.pid)
         try:
-            yield f"unix://{socket}"
+            yield f"unix://{socket}", child
         finally:
             child.stop()
 
 
-async def _keep(settings: GatewaySettings, path: str, redis_url: str) -> int:
+async def _keep(settings: GatewaySettings, path: str, redis_url: str, redis: Child | None) -> int:
     def command(_number: int) -> list[str]:
         return [*this_program(), "serve", "-c", path, "--workers", str(settings.workers)]
 
@@ -80,4 +83,17 @@ async def _keep(settings: GatewaySettings, path: str, redis_url: str) -> int:
         loop.add_signal_handler(number, pool.stop)
     hang_up = pool.stop if sys.stderr.isatty() else lambda: pool.signal(signal.SIGHUP)
     loop.add_signal_handler(signal.SIGHUP, hang_up)
-    return await pool.run()
+    watch = asyncio.create_task(_keep_redis(redis))
+    try:
+        return await pool.run()
+    finally:
+        watch.cancel()
+
+
+async def _keep_redis(redis: Child | None) -> None:
+    """Start our Redis again should it die. The workers go on alone meanwhile."""
+    while redis is not None:
+        await asyncio.sleep(_LOOK)
+        if not redis.running:
+            redis.restart()
+            _log.error("the workers' redis died; it is started again", pid=redis.pid)

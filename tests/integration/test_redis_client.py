@@ -10,10 +10,13 @@ import pytest
 import redis
 from redis import exceptions
 
-from extproc.config import RedisSettings
+from extproc.config import PolicySettings, RedisSettings, ShadowSettings
 from extproc.core.pool import Pool
 from extproc.demo.processes import Child, free_port
 from extproc.demo.stack import redis_program
+from extproc.io.fleet_state import read_fleet
+from extproc.io.leases import Leases
+from extproc.io.policy_versions import Chosen, Conflict, VersionStore
 from extproc.io.redis_client import make_client
 from extproc.io.registry import Registry
 from tests.integration.conftest import until, until_async
@@ -126,6 +129,19 @@ async def test_a_cluster_takes_transactions_and_scripts_over_all_keys_of_the_fle
         with redis.Redis(port=port) as node:
             assert sorted(node.keys()) == [b"{kvsteer}:gateway:gw-1", b"{kvsteer}:replicas:chat:gw-1"]
         await made.close()
+        versions = VersionStore(settings)
+        chosen = Chosen(PolicySettings(name="least_tokens"), ShadowSettings())
+        assert (await versions.add("chat", [(chosen, "ops", "try")], after=0)).number == 1
+        with pytest.raises(Conflict):
+            await versions.add("chat", [(chosen, "ops", "late")], after=0)
+        await versions.close()
+        leases = Leases(settings, "gw-1")
+        lease = leases.of("collector:chat")
+        await lease.attempt()
+        assert lease.held
+        await lease.write("{kvsteer}:written", b"x", 5.0)
+        await leases.stop()
+        assert [g["gateway"] for g in (await read_fleet(settings))["gateways"]] == []
 
 
 async def test_after_a_failover_the_client_follows_the_sentinels(tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def test_a_killed_worker_is_back_and_a_stop_ends_all_cleanly(running: Running) -
     assert not any(alive(pid) for pid in pids)
 
 
+def test_a_redis_that_was_started_for_them_is_started_again(running: Running) -> None:
+    os.kill(running.redis_pid(), signal.SIGKILL)
+    until(lambda: "redis died" in running.child.said(100), 10, "its death is told")
+    until(lambda: running.ready(0) and running.ready(1), 15, "both share again")
+
+
 def test_nobody_outlives_a_killed_parent(running: Running) -> None:
     pids = [running.pids(0)[0], running.pids(1)[0], running.redis_pid()]
     running.child.kill()

@@ -157,3 +157,27 @@ def test_every_fault_is_told_in_one_go(tmp_path: Path) -> None:
         "pools[0].metrics.ca_file",
         "grpc.address",
     ]
+
+
+REDIS = 'redis: {url: "URL", KEY}\npools: [{replicas: ["10.0.0.1:8000"]}]\n'
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "says"),
+    [
+        ("redis://h", "password_file: FOLDER/none", "redis.password_file: FOLDER/none can't be read"),
+        ("redis://h", "password_file: FOLDER/empty", "redis.password_file: FOLDER/empty is empty"),
+        ("redis://h", "password: env:NOT_SET_HERE", "redis.password: env:NOT_SET_HERE is not set"),
+        ("rediss://h", "ca_file: FOLDER/empty", "redis.ca_file: FOLDER/empty is no PEM file"),
+        (
+            "rediss://h",
+            "cert_file: FOLDER/none, key_file: FOLDER/empty",
+            "redis.cert_file: FOLDER/none can't",
+        ),
+    ],
+)
+def test_what_redis_needs_is_opened_too(tmp_path: Path, url: str, key: str, says: str) -> None:
+    (tmp_path / "empty").touch()
+    result = check(tmp_path, REDIS.replace("URL", url).replace("KEY", key))
+    assert result.exit_code == 2
+    assert says.replace("FOLDER", str(tmp_path)) in result.stderr
