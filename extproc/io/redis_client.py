@@ -57,6 +57,8 @@ def make_client(settings: RedisSettings, role: str = "", *, patience: float = 0.
         client = _behind_sentinels(settings, place, options)
     else:
         client = _untyped(GuardedRedis)(**_address(place), db=place.database, **options)
+    if place.kind != "cluster":  # there redirections tell
+        guard.reconnect = client.connection_pool.disconnect
     client.guard = guard
     return client
 

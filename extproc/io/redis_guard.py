@@ -93,6 +93,8 @@ class Guard:
         self.up: bool | None = None
         self.errors = 0
         self.last_error = ""
+        #: Called when the server turns out to be a replica: the name may lead to another by now.
+        self.reconnect: Callable[[], Awaitable[None]] | None = None
 
     @property
     def resting(self) -> bool:
@@ -119,6 +121,8 @@ class Guard:
             reached = _reached(error)
             self.errors += 1
             self.last_error = type(error).__name__
+            if isinstance(error, exceptions.ReadOnlyError) and self.reconnect is not None:
+                await self.reconnect()
             if isinstance(error, OSError):
                 raise _as_redis_error(error) from None
             raise

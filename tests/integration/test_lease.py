@@ -131,6 +131,26 @@ async def test_with_redis_gone_nobody_holds_and_an_emptied_one_gives_a_greater_t
     await leases.stop()
 
 
+async def test_a_lease_without_an_end_and_a_key_of_another_kind_are_lived_with(
+    server: tuple[str, Child],
+) -> None:
+    client = make_client(RedisSettings(url=server[0]), "test")
+    await client.hset(
+        "kvsteer:lease:test", mapping={"holder": "dead#1", "token": "7"}
+    )  # by hand, without a TTL
+    await client.set("kvsteer:lease:odd", "x")
+    lease, odd = Lease(client, "kvsteer", "test", "gw-1", ttl=0.2), Lease(client, "kvsteer", "odd", "gw-1")
+    await odd.attempt()
+    assert not odd.held
+
+    async def taken() -> bool:
+        await lease.attempt()
+        return lease.held
+
+    await until_async(taken, 3, "it ends after a TTL and is taken")
+    await client.aclose()
+
+
 async def test_who_never_held_can_write_nothing(server: tuple[str, Child]) -> None:
     client = make_client(RedisSettings(url=server[0]), "test")
     with pytest.raises(Fenced):

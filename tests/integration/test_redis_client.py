@@ -108,6 +108,19 @@ async def test_a_restarted_redis_is_not_noticed_by_the_next_call(server: tuple[i
     await client.aclose()
 
 
+async def test_a_server_that_became_a_replica_is_connected_to_anew(server: tuple[int, Child]) -> None:
+    port, _ = server
+    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=1.0), "test")
+    before = await client.client_id()
+    with redis.Redis(port=port) as root:
+        root.execute_command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(exceptions.ReadOnlyError):
+        await client.set("kvsteer:a", 1)
+    assert await client.client_id() != before, "its name may lead to another server by now"
+    assert client.guard.up
+    await client.aclose()
+
+
 def _pings(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
@@ -159,7 +172,7 @@ async def test_after_a_failover_the_client_follows_the_sentinels(tmp_path: Path)
         try:
             with redis.Redis(port=port) as asked:
                 until(lambda: _knows_replica(asked), 15, "the sentinel knows the replica")
-            settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:{port}/main", deadline=0.5)
+            settings = RedisSettings(url=f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/main", deadline=0.5)
             client = make_client(settings, "test")
             await client.set("kvsteer:a", 1)
             first_child.kill()
