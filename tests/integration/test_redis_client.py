@@ -11,9 +11,11 @@ import redis
 from redis import exceptions
 
 from extproc.config import PolicySettings, RedisSettings, ShadowSettings
+from extproc.core.membership import Endpoint
 from extproc.core.pool import Pool
 from extproc.demo.processes import Child, free_port
 from extproc.demo.stack import redis_program
+from extproc.io.discovery.registration import Registration
 from extproc.io.fleet_state import read_fleet
 from extproc.io.leases import Leases
 from extproc.io.policy_versions import Chosen, Conflict, VersionStore
@@ -47,6 +49,7 @@ async def test_an_acl_user_with_a_password_file_and_only_the_documented_rights_b
     made = Registry(settings, "gw-1", [pool], lambda: 0)
     await made.beat()
     assert (made.up, made.why) == (True, "")
+    await _everything(settings)
     (tmp_path / "password").write_text("wrong")
     with redis.Redis(port=port) as root:
         root.execute_command("CLIENT", "KILL", "USER", "kvsteer")
@@ -54,6 +57,29 @@ async def test_an_acl_user_with_a_password_file_and_only_the_documented_rights_b
     assert made.up is False
     assert "refuses the user" in made.why
     await made.close()
+
+
+async def _everything(settings: RedisSettings) -> None:
+    """What the other users of Redis call."""
+    versions, chosen = VersionStore(settings), Chosen(PolicySettings(name="least_tokens"), ShadowSettings())
+    await versions.add("chat", [(chosen, "ops", "try")], after=0)
+    await versions.report("gw-1", {}, 5.0)
+    await versions.reports()
+    await versions.close()
+    leases = Leases(settings, "gw-1")
+    await leases.of("snapshot").attempt()
+    await leases.of("snapshot").write("kvsteer:snapshot", b"x", 5.0)
+    await leases.stop()
+    registration = Registration(settings, "chat", Endpoint(address="10.0.0.1:8000"))
+    await registration.beat()
+    await registration.leave()
+    await registration.close()
+    client = make_client(settings, "journal")
+    await client.xadd("kvsteer:journal", {b"b": b"x"}, minid=b"1-0", approximate=True)
+    await client.xread({"kvsteer:journal": "0"}, count=1)
+    await client.xrevrange("kvsteer:journal", count=1)
+    await client.mget(["kvsteer:snapshot"])
+    await client.aclose()
 
 
 async def test_a_redis_that_drops_keys_is_used_and_told_of(tmp_path: Path) -> None:
