@@ -1,0 +1,275 @@
+"""Gateways that share through a real Redis: what one places the others see, whatever happens to Redis."""
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+
+from extproc.config import RedisSettings
+from extproc.core.journal import Batch, Engine, Placed, encode, pack_chain
+from extproc.core.pool import Pool
+from extproc.core.prompt import Chain, Prompt
+from extproc.core.sample import Sample
+from extproc.core.steering import Rules, Steering
+from extproc.demo.processes import answers
+from extproc.demo.stack import Stack, StackSettings
+from extproc.io.leases import Leases
+from extproc.io.sharing import Sharing
+from extproc.io.tasks import Supervisor
+from tests.integration.conftest import until_async
+
+ADDRESSES = ["10.0.0.1:8000", "10.0.0.2:8000"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Stack]:
+    stack = Stack(StackSettings())
+    try:
+        stack.start_redis()
+        yield stack
+    finally:
+        stack.close()
+
+
+@pytest.fixture
+def client(server: Stack) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.redis_url) as made:
+        made.flushall()
+        yield made
+        made.config_set("maxmemory", 0)
+
+
+class Gate:
+    """A gateway without Envoy: what decides, and what shares."""
+
+    def __init__(self, url: str, name: str, pairs: int = 0) -> None:
+        pool = Pool("chat", now=time.monotonic())
+        for address in ADDRESSES:
+            pool.join(address, time.monotonic())
+        self.settings = RedisSettings(url=url)
+        self.steering = Steering([pool], Rules(), random.Random(name))
+        self.leases = Leases(self.settings, name)
+        self.lease = self.leases.of("snapshot")
+        self.tasks = Supervisor()
+        self.sharing = Sharing(self.settings, self.steering, name, self.lease)
+
+    @property
+    def pool(self) -> Pool:
+        return self.steering.pools[0]
+
+    async def start(self) -> None:
+        self.leases.start(self.tasks)
+        await self.sharing.start()
+
+    async def stop(self) -> None:
+        await self.sharing.stop()
+        await self.tasks.close()
+        await self.leases.stop()
+
+    def place(self, *hashes: int) -> int:
+        key = self.steering.new_key()
+        chain = Chain(list(hashes), [1024 * (i + 1) for i in range(len(hashes))])
+        prompt = Prompt(dialect="d", kind="generate", chains=[chain], size=1024 * len(hashes))
+        self.steering.decide(prompt, self.pool, key, time.monotonic())
+        return key
+
+    def end(self, key: int) -> None:
+        self.steering.ledger.release(key, time.monotonic())
+
+    def books(self) -> tuple[int, int]:
+        replicas = self.pool.replicas
+        return sum(r.books.requests for r in replicas), sum(r.books.tokens for r in replicas)
+
+    def holders(self, *hashes: int) -> set[str]:
+        held = self.pool.index.match(hashes)
+        return {r.address for r in self.pool.replicas if held.get(r.slot) == len(hashes)}
+
+    def own(self) -> tuple[int, int]:
+        return len(self.steering.ledger), self.steering.ledger.tokens
+
+
+@asynccontextmanager
+async def fleet(url: str, count: int) -> AsyncIterator[list[Gate]]:
+    gates = [Gate(url, f"gw-{number}") for number in range(count)]
+    for gate in gates:
+        await gate.start()
+    try:
+        await heard(gates)
+        yield gates
+    finally:
+        for gate in gates:
+            await gate.stop()
+
+
+async def heard(gates: list[Gate], seconds: float = 5.0) -> None:
+    async def all_heard() -> bool:
+        return all(len(gate.sharing.shared.peers) >= len(gates) - 1 for gate in gates)
+
+    await until_async(all_heard, seconds, "every gateway hears every other")
+
+
+async def agree(gates: list[Gate], seconds: float = 5.0) -> None:
+    """Every view counts what all gateways have in flight, and nothing else."""
+
+    async def equal() -> bool:
+        total = (sum(gate.own()[0] for gate in gates), sum(gate.own()[1] for gate in gates))
+        return all(gate.books() == total for gate in gates)
+
+    await until_async(equal, seconds, f"views are equal {[gate.books() for gate in gates]}")
+
+
+@pytest.mark.parametrize("count", [2, 4])
+async def test_what_one_gateway_places_and_ends_the_others_see(
+    server: Stack, client: redis.Redis, count: int
+) -> None:
+    async with fleet(server.redis_url, count) as gates:
+        keys = [[gate.place(100 + number, 200 + i) for i in range(20)] for number, gate in enumerate(gates)]
+        await agree(gates)
+        assert gates[1].books()[0] == 20 * count
+        for number in range(count):
+            holders = gates[number].holders(100 + number, 200)
+            assert holders
+            assert all(gate.holders(100 + number, 200) == holders for gate in gates)
+        for number, gate in enumerate(gates):
+            for key in keys[number]:
+                gate.end(key)
+        await agree(gates)
+        assert gates[0].books() == (0, 0)
+        assert [gate.sharing.state for gate in gates] == ["ok"] * count
+
+
+async def test_a_gateway_that_stops_is_gone_at_once_and_one_that_dies_after_three_seconds(
+    server: Stack, client: redis.Redis
+) -> None:
+    async with fleet(server.redis_url, 3) as gates:
+        for gate in gates:
+            gate.place(1, 2)
+        await agree(gates)
+        await gates[2].sharing.stop()
+        await agree(gates[:2], 1.0)
+        await gates[1].sharing._tasks.close()  # as if killed: nothing is said
+        await agree(gates[:1], 4.0)
+
+
+async def test_samples_of_the_collector_reach_the_others(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 2) as (first, second):
+        sample = Sample(at=time.monotonic(), running=3.0, kv_used=0.5, started=1e9)
+        first.pool.observe(ADDRESSES[0], sample)
+        first.sharing.sampled(first.pool, ADDRESSES[0], sample)
+
+        async def came() -> bool:
+            replica = second.pool.get(ADDRESSES[0])
+            return replica is not None and replica.sample is not None and replica.sample.running == 3.0
+
+        await until_async(came, 2.0, "the sample reaches the other gateway")
+
+
+async def test_redis_killed_and_restarted_empty(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+        for gate in gates:
+            gate.place(1, 2)
+        await agree(gates)
+        child = server.children["redis"]
+        child.kill()
+        keys = [gate.place(3, 4) for gate in gates]
+        await asyncio.sleep(1.5)
+        assert gates[0].sharing.state == "degraded"
+        gates[0].end(keys[0])
+        child.restart()
+        child.wait_until(lambda: answers(int(server.redis_url.rsplit(":")[2].split("/")[0])), 5.0)
+        await agree(gates)
+        assert gates[0].holders(3, 4) == gates[1].holders(3, 4) != set()
+        assert gates[0].sharing.state == "ok"
+
+
+async def test_redis_paused(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+        gates[0].place(1, 2)
+        await agree(gates)
+        child = server.children["redis"]
+        child.signal(signal.SIGSTOP)
+        try:
+            for _ in range(50):
+                began = time.perf_counter()
+                gates[1].place(5, 6)
+                assert time.perf_counter() - began < 0.1
+                await asyncio.sleep(0.1)
+            assert gates[1].sharing.state == "degraded"
+        finally:
+            child.signal(signal.SIGCONT)
+        await agree(gates)
+
+
+async def test_redis_full(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 1)
+
+        async def degraded() -> bool:
+            gates[0].place(7, 8)
+            return gates[0].sharing.state == "degraded"
+
+        await until_async(degraded, 5.0, "a full Redis is noticed")
+        client.config_set("maxmemory", 0)
+        await agree(gates)
+
+
+async def test_hostile_entries_are_counted_and_harmless(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+        rng = random.Random(1)
+        good = encode(
+            Batch("evil", 1, 1, engines=[Engine("chat", ADDRESSES[0])],
+                  placed=[Placed(1, 0, 1.0, 10, 0.0, [pack_chain(Chain([1], [1024]))])])
+        )  # fmt: skip
+        for data in (b"", b"\x91" * 100_000, b"\xff" * 600_000, good[:-3], b"\x92\x63\xc4\x00"):
+            client.xadd("kvsteer:journal", {"b": data})
+        for _ in range(50):
+            client.xadd("kvsteer:journal", {"b": rng.randbytes(200)})
+        client.xadd("kvsteer:journal", {"other": "field"})
+        gates[0].place(1, 2)
+        await agree(gates)
+        refusals = gates[1].sharing.counts.refusals
+        assert refusals["too_large"] == 1
+        assert refusals["schema"] >= 1
+        assert sum(refusals.values()) == 56
+
+
+async def test_a_new_gateway_is_warm_by_snapshot_and_tail(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 1) as (first,):
+        for number in range(200):
+            first.end(first.place(*(1000 * number + i for i in range(30))))
+
+        async def held() -> bool:
+            return first.lease.held
+
+        await until_async(held, 3.0, "the lease is held")
+        await first.sharing.snapshots.write()
+        client.xtrim("kvsteer:journal", maxlen=0)
+        first.place(77, 78)
+        late = Gate(server.redis_url, "late")
+        await late.start()
+        try:
+
+            async def warm() -> bool:
+                return len(late.pool.index) == len(first.pool.index)
+
+            await until_async(warm, 3.0, f"the index is whole, {len(first.pool.index)} pairs")
+            assert late.holders(3000, 3001) == first.holders(3000, 3001)
+            assert late.holders(77, 78) == first.holders(77, 78)
+            await agree([first, late])
+        finally:
+            await late.stop()
+
+
+async def test_a_garbled_snapshot_is_left_alone(server: Stack, client: redis.Redis) -> None:
+    client.hset("kvsteer:snapshot:chat", mapping={"schema": "1", "gen": "ab", "pieces": "3", "position": "x"})
+    client.set("kvsteer:snapshot:chat:ab:0", b"\x28\xb5\x2f\xfd" + b"\0" * 50)
+    async with fleet(server.redis_url, 1) as (gate,):
+        assert await gate.sharing.snapshots.load() == 0
+        client.hset("kvsteer:snapshot:chat", "position", "5-1")
+        assert await gate.sharing.snapshots.load() == 0
