@@ -14,24 +14,22 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client import CollectorRegistry
 
+from extproc.building import build_steering, modes, takes_reports, targets
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.core import outcome
-from extproc.core.dialects import Limits
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
-from extproc.core.headroom import Weights
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
-from extproc.core.shadow import Shadow
-from extproc.core.steering import Rules, Steering
 from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock, logs
 from extproc.io.admin import Admin
-from extproc.io.collector import Collector, Target
+from extproc.io.collector import Collector
 from extproc.io.explaining import explain
+from extproc.io.intake import Intake
 from extproc.io.metrics import Metrics
 from extproc.io.operator import OperatorDesk
 from extproc.io.records import Records
+from extproc.io.report_desk import ReportDesk
 from extproc.io.roster import FixedRoster, Roster
 from extproc.io.sessions import ExchangeSession
 from extproc.io.snapshot import take
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from extproc.io.following import PoolFollower
     from extproc.io.policy_follower import Follower
     from extproc.io.registry import Registry
+    from extproc.io.report_reader import ReportReader
 
 # What only some configurations need (Redis, discovery) is imported where it is made: a third of the time that a
 # gateway takes to be back after it was killed.
@@ -54,8 +53,8 @@ _log = structlog.get_logger("kvsteer")
 _MESSAGE_ROOM = 2**20
 #: Seconds between looks at warm-ups, breakers, back-offs and drains.
 _TICK = 0.1
-#: Replicas a pool's index is divided among where they are discovered and their number is not known beforehand.
-_FLEET = 16
+#: Seconds between looks at reports in Redis.
+_REPORTS = 0.5
 #: Seconds between sweeps of what is too old in the prefix index.
 _SWEEP = 5.0
 
@@ -73,6 +72,7 @@ class Gateway:
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
         self._open = 0
         self._stopping = False
+        self.intake = self._intake()
         self._collectors = {
             pool.name: self._collector(pool) for pool in settings.pools if pool.metrics.enabled
         }
@@ -85,6 +85,13 @@ class Gateway:
             bool(settings.redis.url),
             {pool.name: self._roster(pool) for pool in self.steering.pools},
         )
+        self.reports = ReportDesk(
+            self.intake,
+            settings.admin.report_token_file,
+            clock.monotonic,
+            lambda result: self.metrics.reports.labels("http", result).inc(),
+        )
+        self._readers = self._report_readers()
         self.registry = self._registry()
         self.follower = self._follower()
         self.transport: Transport = GrpcioTransport(
@@ -107,7 +114,7 @@ class Gateway:
             explain=lambda body, path: explain(self.steering, body, path, clock.monotonic()),
             max_body=settings.limits.body,
             clock=clock.monotonic,
-            routes=[*self.operator.routes(), *self._state_page().routes()],
+            routes=[*self.operator.routes(), *self.reports.routes(), *self._state_page().routes()],
             shared_why=self.shared_why,
         )
         self.metrics.open_streams.set_function(lambda: self._open)
@@ -127,6 +134,8 @@ class Gateway:
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
             self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
+        for name, reader in self._readers.items():
+            self.tasks.every(f"reports {name}", _REPORTS, reader.look)
         if self.follower is not None:
             self.tasks.every("policies", self.follower.poll_every, self._follow)
         self.transport.set_ready(True)
@@ -144,6 +153,8 @@ class Gateway:
         for collector in self._collectors.values():
             await collector.stop()
         await self.tasks.close()
+        for reader in self._readers.values():
+            await reader.close()
         if self.follower is not None:
             await self.follower.close()
         if self.registry is not None:
@@ -291,6 +302,32 @@ class Gateway:
             redis=redis.place.shown() if redis.url else "",
         )
 
+    def _intake(self) -> Intake:
+        return Intake(
+            self.steering.pools,
+            modes(self.settings.pools),
+            terminating=lambda pool, address: (
+                pool in self._followers and self._followers[pool].terminating(address)
+            ),
+            on_lives=lambda: self.operator.enforce(),
+            on_failure=lambda reason: self.metrics.scrape_failures.labels(reason).inc(),
+        )
+
+    def _report_readers(self) -> "dict[str, ReportReader]":
+        """Who reads the reports left in Redis, for pools that take reports."""
+        names = [pool.name for pool in self.settings.pools if takes_reports(pool)]
+        if not self.settings.redis.url or not names:
+            return {}
+        from extproc.io.report_reader import ReportReader
+
+        def count(result: str) -> None:
+            self.metrics.reports.labels("redis", result).inc()
+
+        return {
+            name: ReportReader(self.settings.redis, name, self.intake, clock.monotonic, count)
+            for name in names
+        }
+
     def _roster(self, pool: Pool) -> Roster:
         if pool.name in self._followers:
             return self._followers[pool.name]
@@ -301,7 +338,7 @@ class Gateway:
         pool = next(pool for pool in self.steering.pools if pool.name == settings.name)
 
         def on_sample(address: str, sample: Sample) -> None:
-            pool.observe(address, sample)
+            self.intake.scraped(pool, address, sample)
 
         def on_failure(address: str, reason: str) -> None:
             if pool.get(address) is None:
@@ -310,7 +347,7 @@ class Gateway:
             self.metrics.scrape_failures.labels(reason).inc()
 
         collector = Collector(settings.metrics, on_sample, on_failure, clock.monotonic)
-        collector.set_targets({r.address: _target(settings, r.address, r.metrics) for r in settings.replicas})
+        collector.set_targets(targets(settings, {r.address: r.metrics for r in settings.replicas}))
         return collector
 
     def _follow_sources(self, settings: PoolSettings) -> "PoolFollower":
@@ -322,8 +359,7 @@ class Gateway:
 
         def on_members(members: dict[str, str]) -> None:
             if collector is not None:
-                targets = {a: _target(settings, a, metrics) for a, metrics in members.items()}
-                collector.set_targets(targets)
+                collector.set_targets(targets(settings, members))
             self.operator.enforce()
 
         return PoolFollower(
@@ -335,66 +371,6 @@ class Gateway:
             on_left=lambda address: self.metrics.forget_replica(settings.name, address),
             eds_dir=self.settings.envoy.eds_dir,
         )
-
-
-def _target(pool: PoolSettings, address: str, metrics_url: str) -> Target:
-    url = metrics_url or f"http://{address}{pool.metrics.path}"
-    return Target(url=url, engine=pool.engine, pool=pool.name)
-
-
-def build_steering(settings: GatewaySettings, now: float) -> Steering:
-    """The core for a configuration, its replicas joined."""
-    pools = [_build_pool(pool, now) for pool in settings.pools]
-    limits = settings.limits
-    rules = Rules(
-        unreadable_passes=settings.requests.unreadable == "pass",
-        unknown_model_passes=settings.requests.unknown_model == "pass",
-        fallbacks=settings.requests.fallbacks,
-        body=limits.body,
-        expanded_body=limits.expanded_body,
-        limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
-    )
-    return Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing
-
-
-def _build_pool(settings: PoolSettings, now: float) -> Pool:
-    headroom, capacity = settings.headroom, settings.capacity
-    traits = Traits(
-        prefill_speed=capacity.prefill_speed,
-        decode_speed=capacity.decode_speed,
-        max_running=capacity.max_running,
-        kv_tokens=capacity.kv_tokens,
-        output_tokens=capacity.output_tokens,
-        stale_after=settings.metrics.stale_after if settings.metrics.enabled else float("inf"),
-        kv_ceiling=headroom.kv_ceiling,
-        floor=headroom.floor,
-        weights=Weights(
-            kv=headroom.kv_weight,
-            running=headroom.running_weight,
-            waiting=headroom.waiting_weight,
-            window=headroom.window,
-            horizon=headroom.forecast,
-        ),
-    )
-    pool = Pool(
-        settings.name,
-        models=settings.models,
-        policy=settings.policy.name,
-        policy_settings=settings.policy.settings,
-        traits=traits,
-        ttl=settings.index.ttl,
-        max_entries=settings.index.entries
-        // max(len(settings.replicas), _FLEET if settings.discovery.any else 1),
-        now=now,
-    )
-    if settings.shadow.name:
-        rng = random.Random()  # noqa: S311 - as above
-        shadow = Shadow(settings.shadow.name, settings.shadow.settings, rng)
-        pool.adopt(settings.policy.name, settings.policy.settings, shadow)
-    if not settings.discovery.any:
-        for replica in settings.replicas:
-            pool.join(replica.address, now)
-    return pool
 
 
 def calm_the_collector() -> None:

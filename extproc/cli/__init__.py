@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "state": ("extproc.cli.state", "What gateways share: who is there, leases, views; do they agree."),
     "drain": ("extproc.cli.drain", "Take a replica out of service, and watch it run empty."),
     "undrain": ("extproc.cli.undrain", "Put a drained replica back into service."),
+    "report": ("extproc.cli.report", "Beside an engine: tell gateways how it is."),
     "engine": ("extproc.cli.engine", "Run emulated engine replicas, to try things without a GPU."),
 }
 

@@ -107,6 +107,12 @@ class Metrics:
         self.scrape_failures = Counter(
             "kvsteer_scrape_failures", "Scrapes of replicas that failed.", ["reason"], registry=registry
         )
+        self.reports = Counter(
+            "kvsteer_reports",
+            "Reports of engines by what became of them; way is http or redis.",
+            ["way", "result"],
+            registry=registry,
+        )
         self.task_failures = Counter(
             "kvsteer_task_failures",
             "Background tasks that failed and were restarted.",

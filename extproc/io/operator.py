@@ -35,6 +35,8 @@ _FORGET_EXPIRED = 86_400.0
 _FORGET = 30 * 86_400.0
 _CAUSE = "operator"
 _DISCOVERY = "discovery"
+#: Who caused a drain that the replica's own reporter asked for (io/intake.py).
+_ITSELF = "replica"
 #: State shown for a replica that its drain's deadline removed.
 REMOVED = "removed"
 #: Field that is there as long as Redis has not lost the hash: an absent order then means "undrained".
@@ -211,7 +213,7 @@ class OperatorDesk:
         if not pools:
             return _answer({"error": self._unknown(address)}, 404)
         undrain = request.path.endswith("/undrain")
-        if undrain and not any(address in self._orders[pool.name] for pool in pools):
+        if undrain and not any(self._is_drained(pool, address) for pool in pools):
             return _answer({"error": self._not_drained(pools[0], address)}, 409)
         changed = [take(pool, address) for pool in pools]
         self.enforce()
@@ -239,7 +241,16 @@ class OperatorDesk:
     def _undrain(self, pool: Pool, address: str) -> bool:
         known = self._orders[pool.name].pop(address, None) is not None
         self._pending[pool.name, address] = None
+        replica = pool.get(address)
+        if replica is not None and replica.life.cause == _ITSELF:  # its reporter may be gone for good
+            known = replica.undrain(_CAUSE, clock.monotonic()) or known
         return known
+
+    def _is_drained(self, pool: Pool, address: str) -> bool:
+        """Whether an operator may end it: an order's drain, or one that the replica itself asked for."""
+        replica = pool.get(address)
+        itself = replica is not None and replica.life.state == QUIESCING and replica.life.cause == _ITSELF
+        return itself or address in self._orders[pool.name]
 
     def _state(self, pool: Pool, address: str) -> str:
         replica = pool.get(address)

@@ -66,16 +66,25 @@ class ScrapeSettings(Protocol):
 class Bearer:
     """The value of the authorization header. A file is looked at again every few seconds.
 
+    `name` is the setting of the file, for messages.
+
     Raises:
         ConfigError: the token can't be had, or has characters no token has; the message never shows it.
     """
 
-    def __init__(self, token: str, token_file: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        token: str,
+        token_file: str,
+        clock: Callable[[], float],
+        name: str = "metrics.token_file",
+    ) -> None:
         self._file = token_file
+        self._name = name
         self._clock = clock
         self._changed: int | None = None
         self._look_at = clock() + _TOKEN_CHECK
-        self._value = _checked(_from_file(token_file) if token_file else _from_setting(token), token_file)
+        self._value = self._from_file() if token_file else _checked(_from_setting(token), "metrics.token")
 
     def header(self) -> str | None:
         """`Bearer ...`, or None when there is no token."""
@@ -89,10 +98,18 @@ class Bearer:
         try:
             changed = os.stat(self._file).st_mtime_ns
             if changed != self._changed:
-                self._value = _checked(_from_file(self._file), self._file)
+                self._value = self._from_file()
                 self._changed = changed
         except (OSError, ConfigError):
             _log.warning("token file can't be read; the last token stays in use", file=self._file)
+
+    def _from_file(self) -> str:
+        try:
+            with open(self._file, encoding="ascii", errors="replace") as file:
+                token = file.read(65536).strip()
+        except OSError as error:
+            raise ConfigError(f"{self._name}: {self._file} can't be read ({error.strerror})") from None
+        return _checked(token, f"{self._name}: {self._file}")
 
 
 def _from_setting(token: str) -> str:
@@ -104,17 +121,8 @@ def _from_setting(token: str) -> str:
     return os.environ[name]
 
 
-def _from_file(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(65536).strip()
-    except OSError as error:
-        raise ConfigError(f"metrics.token_file: {path} can't be read ({error.strerror})") from None
-
-
-def _checked(token: str, path: str) -> str:
+def _checked(token: str, where: str) -> str:
     if token and not _TOKEN.fullmatch(token):
-        where = f"metrics.token_file: {path}" if path else "metrics.token"
         raise ConfigError(f"{where} holds no bearer token; it may have letters, digits and -._~+/ only")
     return token
 

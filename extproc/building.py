@@ -1,0 +1,103 @@
+"""Settings made into parts: the core with its pools, whom to scrape, and who may report by itself."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+from extproc.config import GatewaySettings, PoolSettings, ReplicaSettings
+from extproc.core.dialects import Limits
+from extproc.core.fleet import Traits
+from extproc.core.headroom import Weights
+from extproc.core.pool import Pool
+from extproc.core.shadow import Shadow
+from extproc.core.steering import Rules, Steering
+from extproc.io.collector import Target
+from extproc.io.intake import Modes
+
+#: Replicas a pool's index is divided among where they are discovered and their number is not known beforehand.
+_FLEET = 16
+
+
+def build_steering(settings: GatewaySettings, now: float) -> Steering:
+    """The core for a configuration, its replicas joined."""
+    pools = [_build_pool(pool, now) for pool in settings.pools]
+    limits = settings.limits
+    rules = Rules(
+        unreadable_passes=settings.requests.unreadable == "pass",
+        unknown_model_passes=settings.requests.unknown_model == "pass",
+        fallbacks=settings.requests.fallbacks,
+        body=limits.body,
+        expanded_body=limits.expanded_body,
+        limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
+    )
+    return Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing
+
+
+def _build_pool(settings: PoolSettings, now: float) -> Pool:
+    headroom, capacity = settings.headroom, settings.capacity
+    traits = Traits(
+        prefill_speed=capacity.prefill_speed,
+        decode_speed=capacity.decode_speed,
+        max_running=capacity.max_running,
+        kv_tokens=capacity.kv_tokens,
+        output_tokens=capacity.output_tokens,
+        stale_after=settings.metrics.stale_after if settings.metrics.enabled else float("inf"),
+        kv_ceiling=headroom.kv_ceiling,
+        floor=headroom.floor,
+        weights=Weights(
+            kv=headroom.kv_weight,
+            running=headroom.running_weight,
+            waiting=headroom.waiting_weight,
+            window=headroom.window,
+            horizon=headroom.forecast,
+        ),
+    )
+    pool = Pool(
+        settings.name,
+        models=settings.models,
+        policy=settings.policy.name,
+        policy_settings=settings.policy.settings,
+        traits=traits,
+        ttl=settings.index.ttl,
+        max_entries=settings.index.entries
+        // max(len(settings.replicas), _FLEET if settings.discovery.any else 1),
+        now=now,
+    )
+    if settings.shadow.name:
+        rng = random.Random()  # noqa: S311 - as above
+        shadow = Shadow(settings.shadow.name, settings.shadow.settings, rng)
+        pool.adopt(settings.policy.name, settings.policy.settings, shadow)
+    if not settings.discovery.any:
+        for replica in settings.replicas:
+            pool.join(replica.address, now)
+    return pool
+
+
+def targets(pool: PoolSettings, metrics: Mapping[str, str]) -> dict[str, Target]:
+    """Whom to scrape, of these addresses with their metrics' URLs ("" for the usual one)."""
+    pushed = {r.address for r in pool.replicas if _mode(pool, r) == "push"}
+    listed = {r.address for r in pool.replicas}
+    return {
+        address: Target(url=url or f"http://{address}{pool.metrics.path}", engine=pool.engine, pool=pool.name)
+        for address, url in metrics.items()
+        if address not in pushed and (address in listed or pool.telemetry != "push")
+    }
+
+
+def modes(pools: Sequence[PoolSettings]) -> Modes:
+    """How each replica's state is learned: as its own entry says, else as its pool does."""
+    usual = {pool.name: pool.telemetry for pool in pools}
+    listed = {(pool.name, r.address): _mode(pool, r) for pool in pools for r in pool.replicas}
+
+    def mode(pool: str, address: str) -> str:
+        return listed.get((pool, address)) or usual.get(pool, "pull")
+
+    return mode
+
+
+def takes_reports(pool: PoolSettings) -> bool:
+    """Whether any replica of a pool may report by itself."""
+    return pool.telemetry != "pull" or any(_mode(pool, replica) != "pull" for replica in pool.replicas)
+
+
+def _mode(pool: PoolSettings, replica: ReplicaSettings) -> str:
+    return pool.telemetry if replica.telemetry == "pool" else replica.telemetry
