@@ -102,6 +102,8 @@ class Writer:
         self._trimmed = self._began = float("-inf")
         #: Whether the last batch was taken; None before the first.
         self.up: bool | None = None
+        #: Ends `run` also where a client's clean-up of a broken connection loses the cancellation.
+        self.closing = False
 
     def wake(self) -> None:
         """There is news."""
@@ -110,7 +112,7 @@ class Writer:
     async def run(self) -> None:
         """Send until cancelled."""
         wait = _FIRST_WAIT
-        while True:
+        while not self.closing:
             await self._pause()
             if await self.flush():
                 wait = _FIRST_WAIT
@@ -223,11 +225,13 @@ class Reader:
         self._warned: set[str] = set()
         self.last: Position = (0, 0)
         self.up: bool | None = None
+        #: As the writer's.
+        self.closing = False
 
     async def run(self) -> None:
         """Read until cancelled."""
         wait = _FIRST_WAIT
-        while True:
+        while not self.closing:
             began = self._clock()
             try:
                 await self._round()

@@ -87,6 +87,7 @@ class Sharing:
     async def stop(self) -> None:
         """Tell the others that this gateway leaves, and end."""
         self._steering.ledger.listener = None
+        self._writer.closing = self._reader.closing = True
         await self._tasks.close()
         await self._writer.close()
         await self._reader.close()

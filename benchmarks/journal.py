@@ -1,0 +1,231 @@
+"""What the journal costs and how late it is: gateways without Envoy that share through a real Redis.
+
+.venv/bin/python -m benchmarks.journal [rates] [snapshot]
+
+Everything, Redis apart, runs in this one process, so delays hold the work of four gateways on one core.
+"""
+
+import asyncio
+import gc
+import random
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from statistics import quantiles
+from typing import Any
+
+import redis
+
+from benchmarks.index_memory import resident
+from extproc.config import RedisSettings
+from extproc.core.journal import Batch
+from extproc.core.pool import Pool
+from extproc.core.prompt import Chain, Prompt
+from extproc.core.shared import Position, Shared
+from extproc.core.steering import Rules, Steering
+from extproc.demo.stack import Stack, StackSettings
+from extproc.io.leases import Leases
+from extproc.io.sharing import Sharing
+from extproc.io.tasks import Supervisor
+
+_GATEWAYS = 4
+_REPLICAS = 16
+_SECONDS = 5.0
+#: Hashes of a prompt: 8 KiB.
+_HASHES = 8
+#: Requests in flight of each gateway; the oldest ends when another begins.
+_OPEN = 200
+
+
+class Gate:
+    """What decides, and what shares."""
+
+    def __init__(self, url: str, name: str) -> None:
+        now = time.monotonic()
+        pool = Pool("chat", now=now)
+        for number in range(_REPLICAS):
+            pool.join(f"10.0.0.{number}:8000", now)
+        settings = RedisSettings(url=url)
+        self.pool, self.steering = pool, Steering([pool], Rules(), random.Random(name))
+        self.leases, self.tasks = Leases(settings, name), Supervisor()
+        self.lease = self.leases.of("snapshot")
+        self.sharing = Sharing(settings, self.steering, name, self.lease)
+        self.open: list[int] = []
+
+    async def start(self) -> None:
+        """Begin to share."""
+        self.leases.start(self.tasks)
+        await self.sharing.start()
+
+    async def stop(self) -> None:
+        """End."""
+        await self.sharing.stop()
+        await self.tasks.close()
+        await self.leases.stop()
+
+    def place(self, prompt: Prompt) -> int:
+        """Decide, and end the oldest."""
+        key, now = self.steering.new_key(), time.monotonic()
+        self.steering.decide(prompt, self.pool, key, now)
+        self.open.append(key)
+        if len(self.open) > _OPEN:
+            self.steering.ledger.release(self.open.pop(0), now)
+        return key
+
+
+def prompts(rng: random.Random) -> Iterator[Prompt]:
+    """Sessions that grow by a message a turn."""
+    chains: list[list[int]] = []
+    for number in count():
+        if number % 4 == 0 or not chains:
+            chains.append([rng.getrandbits(60) for _ in range(_HASHES)])
+            chains = chains[-500:]
+        hashes = rng.choice(chains)
+        ends = [1024 * (i + 1) for i in range(len(hashes))]
+        yield Prompt(dialect="d", kind="generate", chains=[Chain(hashes, ends)], size=ends[-1])
+
+
+def listen(gates: list[Gate], sent: dict[tuple[str, int], float], delays: list[float]) -> None:
+    """Note how long after its pick each placement is applied by each other gateway."""
+    for gate in gates:
+        shared = gate.sharing.shared
+
+        def hear(
+            batch: Batch, position: Position, now: float, lag: float = 0.0, shared: Shared = shared
+        ) -> bool:
+            news = Shared.hear(shared, batch, position, now, lag)
+            if news:
+                done = time.monotonic()
+                delays.extend(done - sent[batch.gateway, row.key] for row in batch.placed if row.key)
+            return news
+
+        setattr(shared, "hear", hear)  # noqa: B010 - a probe
+
+
+async def drive(gates: list[Gate], rate: float, sent: dict[tuple[str, int], float]) -> None:
+    """Placements at a steady rate, in turn by gateway, at random moments."""
+    rng, source = random.Random(1), prompts(random.Random(2))
+    due = time.monotonic()
+    end = due + _SECONDS
+    for number in count():
+        due += rng.expovariate(rate)
+        if due > end:
+            return
+        wait = due - time.monotonic()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        elif number % 16 == 0:
+            await asyncio.sleep(0)
+        gate = number % len(gates)
+        now = time.monotonic()
+        sent[f"gw-{gate}", gates[gate].place(next(source))] = now
+
+
+def commands(client: Any) -> dict[str, int]:
+    """Calls of each command so far."""
+    return {
+        name.removeprefix("cmdstat_"): said["calls"] for name, said in client.info("commandstats").items()
+    }
+
+
+async def run(url: str, rate: float, client: Any) -> float:
+    """One rate; prints its line, and returns Redis commands a second."""
+    client.flushall()
+    gates = [Gate(url, f"gw-{number}") for number in range(_GATEWAYS)]
+    for gate in gates:
+        await gate.start()
+    await asyncio.sleep(1.5)
+    sent: dict[tuple[str, int], float] = {}
+    delays: list[float] = []
+    listen(gates, sent, delays)
+    before, cpu, began = commands(client), time.process_time(), time.monotonic()
+    await drive(gates, rate, sent)
+    took = time.monotonic() - began
+    cpu, after = time.process_time() - cpu, commands(client)
+    each = {name: (calls - before.get(name, 0)) / took for name, calls in after.items()}
+    total = each.get("xadd", 0.0) + each.get("xread", 0.0)
+    await asyncio.sleep(0.3)
+    cuts = quantiles(delays, n=100)
+    print(
+        f"{rate:6.0f} placements/s: {len(sent) / took:6.0f} made; pick to others P50 {cuts[49] * 1e3:5.1f} ms, "
+        f"P99 {cuts[98] * 1e3:5.1f} ms; XADD {each.get('xadd', 0):4.0f}/s, XREAD {each.get('xread', 0):4.0f}/s; "
+        f"all in one process {cpu / took:.2f} cores; stream {client.memory_usage('kvsteer:journal') / 2**20:.1f} MiB",
+        flush=True,
+    )
+    for gate in gates:
+        await gate.stop()
+    return total
+
+
+async def snapshot(url: str, client: Any, pairs: int = 1_000_000) -> None:
+    """Write and load the snapshot of a million pairs."""
+    client.flushall()
+    first, late = Gate(url, "first"), Gate(url, "late")
+    rng, length = random.Random(1), 30
+    gc.collect()
+    idle, empty = resident(), client.info("memory")["used_memory"]
+    for replica in first.pool.replicas:
+        first.pool.index.set_capacity(replica.slot, 2**34)
+    for step in range(pairs // length):
+        hashes = [rng.getrandbits(60) for _ in range(length)]
+        ends = [1024 * (i + 1) for i in range(length)]
+        first.pool.place(first.pool.replicas[step % _REPLICAS], [Chain(hashes, ends)], time.monotonic())
+    filled = resident()
+    first.leases.start(first.tasks)
+    while not first.lease.held:  # noqa: ASYNC110 - a benchmark
+        await asyncio.sleep(0.05)
+    began = time.monotonic()
+    await first.sharing.snapshots.write()
+    wrote = time.monotonic() - began
+    stored = client.info("memory")["used_memory"] - empty
+    for replica in late.pool.replicas:
+        late.pool.index.set_capacity(replica.slot, 2**34)
+    holds: list[float] = []
+    watch = asyncio.create_task(beat(holds))
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    loaded = await late.sharing.snapshots.load()
+    took = time.monotonic() - began
+    watch.cancel()
+    holds.sort()
+    print(
+        f"snapshot of {len(first.pool.index)} pairs: written in {wrote:.2f} s, {stored / 2**20:.1f} MiB in Redis; "
+        f"{loaded} loaded in {took:.2f} s; the loop was held {holds[-1] * 1e3:.1f} ms at most, "
+        f"P99 {holds[int(len(holds) * 0.99)] * 1e3:.1f} ms; index of the writer {(filled - idle) / 2**20:.0f} MiB"
+    )
+    await first.tasks.close()
+    for gate in (first, late):
+        await gate.leases.stop()
+        await gate.sharing.stop()
+
+
+async def beat(holds: list[float]) -> None:
+    """Note how long the loop takes for a turn."""
+    last = time.monotonic()
+    while True:
+        await asyncio.sleep(0)
+        now = time.monotonic()
+        holds.append(now - last)
+        last = now
+
+
+async def main() -> None:
+    """Run what was asked for, or everything."""
+    wanted = set(sys.argv[1:]) or {"rates", "snapshot"}
+    stack = Stack(StackSettings())
+    try:
+        stack.start_redis()
+        with redis.Redis.from_url(stack.redis_url) as client:
+            if "rates" in wanted:
+                few = await run(stack.redis_url, 500, client)
+                many = await run(stack.redis_url, 5000, client)
+                print(f"XADD and XREAD at ten times the rate: x{many / few:.2f}")
+            if "snapshot" in wanted:
+                await snapshot(stack.redis_url, client)
+    finally:
+        stack.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
