@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -13,16 +15,22 @@ from typing import Any
 import pytest
 import yaml
 
-from extproc.demo.processes import Child, answers, free_port
+from extproc.demo.processes import Child
 from tests.integration.conftest import until
 
 
 def free_run(count: int) -> int:
-    """The first of `count` ports in a row that are free."""
-    first = free_port()
-    while first + count > 65535 or any(answers(port) for port in range(first, first + count)):
-        first = free_port()
-    return first
+    """The first of `count` ports in a row that are free.
+
+    Below the range that connections are given ports from (32768 and up): a look at a port up there that nobody listens
+    on may connect to itself, and hold the port.
+    """
+    while True:
+        first = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+            for port in range(first, first + count):
+                probes.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
 
 
 class Running:
