@@ -22,8 +22,8 @@ from tests.integration.conftest import until
 def free_run(count: int) -> int:
     """The first of `count` ports in a row that are free.
 
-    Below the range that connections are given ports from (32768 and up): a look at a port up there that nobody listens
-    on may connect to itself, and hold the port.
+    Below the range that connections are given ports from (32768 and up): a look at a port up there that nobody
+    listens on may connect to itself, and hold the port.
     """
     while True:
         first = random.randrange(20_000, 32_000)
