@@ -25,7 +25,6 @@ from extproc.core.prompt import Chain, Prompt
 from extproc.core.shared import Position, Shared
 from extproc.core.steering import Rules, Steering
 from extproc.demo.stack import Stack, StackSettings
-from extproc.io.leases import Leases
 from extproc.io.sharing import Sharing
 from extproc.io.tasks import Supervisor
 
@@ -48,21 +47,17 @@ class Gate:
             pool.join(f"10.0.0.{number}:8000", now)
         settings = RedisSettings(url=url)
         self.pool, self.steering = pool, Steering([pool], Rules(), random.Random(name))
-        self.leases, self.tasks = Leases(settings, name), Supervisor()
-        self.lease = self.leases.of("snapshot")
-        self.sharing = Sharing(settings, self.steering, name, self.lease)
+        self.sharing = Sharing(settings, self.steering, name)
+        self.lease = self.sharing.leases.of("snapshot")
         self.open: list[int] = []
 
     async def start(self) -> None:
         """Begin to share."""
-        self.leases.start(self.tasks)
         await self.sharing.start()
 
     async def stop(self) -> None:
         """End."""
         await self.sharing.stop()
-        await self.tasks.close()
-        await self.leases.stop()
 
     def place(self, prompt: Prompt) -> int:
         """Decide, and end the oldest."""
@@ -172,7 +167,8 @@ async def snapshot(url: str, client: Any, pairs: int = 1_000_000) -> None:
         ends = [1024 * (i + 1) for i in range(length)]
         first.pool.place(first.pool.replicas[step % _REPLICAS], [Chain(hashes, ends)], time.monotonic())
     filled = resident()
-    first.leases.start(first.tasks)
+    tasks = Supervisor()
+    first.sharing.leases.start(tasks)
     while not first.lease.held:  # noqa: ASYNC110 - a benchmark
         await asyncio.sleep(0.05)
     began = time.monotonic()
@@ -194,9 +190,8 @@ async def snapshot(url: str, client: Any, pairs: int = 1_000_000) -> None:
         f"{loaded} loaded in {took:.2f} s; the loop was held {holds[-1] * 1e3:.1f} ms at most, "
         f"P99 {holds[int(len(holds) * 0.99)] * 1e3:.1f} ms; index of the writer {(filled - idle) / 2**20:.0f} MiB"
     )
-    await first.tasks.close()
+    await tasks.close()
     for gate in (first, late):
-        await gate.leases.stop()
         await gate.sharing.stop()
 
 

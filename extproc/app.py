@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from extproc.io.policy_follower import Follower
     from extproc.io.registry import Registry
     from extproc.io.report_reader import ReportReader
+    from extproc.io.sharing import Sharing
 
 # What only some configurations need (Redis, discovery) is imported where it is made: a third of the time that a
 # gateway takes to be back after it was killed.
@@ -73,6 +74,7 @@ class Gateway:
         self._open = 0
         self._stopping = False
         self.intake = self._intake()
+        self.sharing = self._sharing()
         self._collectors = {
             pool.name: self._collector(pool) for pool in settings.pools if pool.metrics.enabled
         }
@@ -138,6 +140,8 @@ class Gateway:
             self.tasks.every(f"reports {name}", _REPORTS, reader.look)
         if self.follower is not None:
             self.tasks.every("policies", self.follower.poll_every, self._follow)
+        if self.sharing is not None:
+            await self.sharing.start()
         self.transport.set_ready(True)
         _log.info(
             "serving", gateway=self.gateway_id, grpc_port=self.transport.port, admin_port=self.admin.port
@@ -153,6 +157,8 @@ class Gateway:
         for collector in self._collectors.values():
             await collector.stop()
         await self.tasks.close()
+        if self.sharing is not None:
+            await self.sharing.stop()
         for reader in self._readers.values():
             await reader.close()
         if self.follower is not None:
@@ -172,7 +178,8 @@ class Gateway:
         """How the shared state is: "off", "ok", "degraded"."""
         if self.registry is None:
             return "off"
-        return "degraded" if self.registry.degraded else "ok"
+        degraded = self.registry.degraded or (self.sharing is not None and self.sharing.state == "degraded")
+        return "degraded" if degraded else "ok"
 
     def shared_why(self) -> str:
         """Why the shared state is degraded; "" when it is not, or before Redis was asked."""
@@ -300,7 +307,20 @@ class Gateway:
             streams=lambda: self._open,
             shared=lambda: (self.shared(), self.shared_why()),
             redis=redis.place.shown() if redis.url else "",
+            leases=self.sharing.leases.shown if self.sharing else list,
+            journal=self.sharing.shown if self.sharing else None,
         )
+
+    def _sharing(self) -> "Sharing | None":
+        if not (self.settings.redis.url and self.settings.redis.share):
+            return None
+        from extproc.io.journal_metrics import JournalMetrics
+        from extproc.io.sharing import Sharing
+
+        made = Sharing(self.settings.redis, self.steering, self.gateway_id, self.intake.scraped)
+        made.on_task_failure = lambda name: self.metrics.task_failures.labels(name).inc()
+        self.prometheus.register(JournalMetrics(made))
+        return made
 
     def _intake(self) -> Intake:
         return Intake(
@@ -336,17 +356,24 @@ class Gateway:
 
     def _collector(self, settings: PoolSettings) -> Collector:
         pool = next(pool for pool in self.steering.pools if pool.name == settings.name)
+        sharing = self.sharing
+        duty = sharing.duty(pool.name, settings.metrics.interval) if sharing is not None else None
 
         def on_sample(address: str, sample: Sample) -> None:
             self.intake.scraped(pool, address, sample)
+            if sharing is not None:
+                sharing.sampled(pool, address, sample)
 
         def on_failure(address: str, reason: str) -> None:
             if pool.get(address) is None:
                 return  # an operator's deadline removed it; who stands in the file is scraped on
             pool.failed(address, reason, clock.monotonic())
+            if sharing is not None:
+                sharing.scrape_failed(pool, address, reason)
             self.metrics.scrape_failures.labels(reason).inc()
 
-        collector = Collector(settings.metrics, on_sample, on_failure, clock.monotonic)
+        lease = duty or (lambda _pool, _address: True)
+        collector = Collector(settings.metrics, on_sample, on_failure, clock.monotonic, lease=lease)
         collector.set_targets(targets(settings, {r.address: r.metrics for r in settings.replicas}))
         return collector
 

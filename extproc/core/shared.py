@@ -65,7 +65,8 @@ class _Place(NamedTuple):
     chains: list[Chain]
 
 
-def _observe(pool: Pool, address: str, sample: Sample) -> None:
+def observe(pool: Pool, address: str, sample: Sample) -> None:
+    """Take a sample in if it is newer than what is known."""
     replica = pool.get(address)
     if replica is not None and (replica.sample is None or sample.at > replica.sample.at):
         pool.observe(address, sample)
@@ -91,7 +92,7 @@ class Shared:
         self,
         pools: Iterable[Pool],
         me: tuple[str, int],
-        on_sample: Callable[[Pool, str, Sample], None] = _observe,
+        on_sample: Callable[[Pool, str, Sample], None] = observe,
         on_failure: Callable[[Pool, str, str, float], None] = lambda pool, a, r, now: pool.failed(a, r, now),
     ) -> None:
         self.pools = {pool.name: pool for pool in pools}

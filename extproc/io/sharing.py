@@ -18,12 +18,13 @@ from extproc.config import RedisSettings
 from extproc.core.outbox import Outbox
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
-from extproc.core.shared import Shared
+from extproc.core.shared import Shared, observe
 from extproc.core.steering import Steering
 from extproc.io import clock as clocks
 from extproc.io.journal import Reader, StreamClock, Writer
 from extproc.io.journal_counts import JournalCounts
-from extproc.io.lease import Lease
+from extproc.io.leases import Leases
+from extproc.io.scrape_duty import ScrapeDuty
 from extproc.io.state_snapshot import WRITE_EVERY, Snapshots
 from extproc.io.tasks import Supervisor
 
@@ -42,7 +43,7 @@ class Sharing:
         settings: where Redis is.
         steering: whose decisions are told, and whose pools learn of others'.
         gateway_id: who this is.
-        snapshot_lease: who writes snapshots (the lease `snapshot`).
+        on_sample: given a pool, an address and another gateway's sample.
         clock: seconds, monotonic.
     """
 
@@ -51,13 +52,17 @@ class Sharing:
         settings: RedisSettings,
         steering: Steering,
         gateway_id: str,
-        snapshot_lease: Lease,
+        on_sample: Callable[[Pool, str, Sample], None] = observe,
         clock: Callable[[], float] = clocks.monotonic,
     ) -> None:
         boot = secrets.randbits(62)
         self._steering = steering
         self._clock = clock
-        self.shared = Shared(steering.pools, (gateway_id, boot))
+        self._on_sample = on_sample
+        self.leases = Leases(settings, gateway_id)
+        self._collects = {pool.name: self.leases.of(f"collector:{pool.name}") for pool in steering.pools}
+        self._duties: dict[str, ScrapeDuty] = {}
+        self.shared = Shared(steering.pools, (gateway_id, boot), self._heard)
         self.counts = JournalCounts(gateway_id, boot)
         self.outbox = Outbox(gateway_id, boot, steering.pools, steering.ledger, lambda: self._writer.wake())
         stream_clock = StreamClock()
@@ -65,7 +70,7 @@ class Sharing:
         self._writer = Writer(settings, self.outbox, self.shared, *parts)
         self._reader = Reader(settings, self.shared, *parts)
         self.snapshots = Snapshots(
-            settings, self.shared, snapshot_lease, gateway_id, lambda: self._reader.last, clock
+            settings, self.shared, self.leases.of("snapshot"), gateway_id, lambda: self._reader.last, clock
         )
         self._tasks = Supervisor(lambda name: self.on_task_failure(name))
         self._gaps = 0
@@ -78,6 +83,7 @@ class Sharing:
     async def start(self) -> None:
         """Begin to tell and to listen. Returns at once: this gateway serves cold until the snapshot is loaded."""
         self._steering.ledger.listener = self.outbox
+        self.leases.start(self._tasks)
         self._tasks.start("journal out", self._writer.run)
         self._tasks.start("journal in", self._reader.run)
         self._tasks.start("snapshot in", self._load)
@@ -92,6 +98,7 @@ class Sharing:
         await self._writer.close()
         await self._reader.close()
         await self.snapshots.close()
+        await self.leases.stop()
 
     # -- state -----------------------------------------------------------------------------------------
 
@@ -128,13 +135,27 @@ class Sharing:
 
     # -- what the collector says -----------------------------------------------------------------------
 
+    def duty(self, pool: str, interval: float) -> ScrapeDuty:
+        """Whether this gateway scrapes a pool's replicas, every `interval` seconds: the collector's `lease`."""
+        lease = self._collects[pool]
+        duty = self._duties[pool] = ScrapeDuty(lambda: lease.held, interval, self._clock)
+        return duty
+
     def sampled(self, pool: Pool, address: str, sample: Sample) -> None:
-        """This gateway scraped a replica: the others need not."""
-        self.outbox.sampled(pool, address, sample)
+        """This gateway scraped a replica: if it holds the pool's lease it tells the others."""
+        if self._collects[pool.name].held:
+            self.outbox.sampled(pool, address, sample)
 
     def scrape_failed(self, pool: Pool, address: str, reason: str) -> None:
         """This gateway could not scrape a replica."""
-        self.outbox.scrape_failed(pool, address, reason, self._clock())
+        if self._collects[pool.name].held:
+            self.outbox.scrape_failed(pool, address, reason, self._clock())
+
+    def _heard(self, pool: Pool, address: str, sample: Sample) -> None:
+        duty = self._duties.get(pool.name)
+        if duty is not None:
+            duty.heard(address, self._clock() - sample.at)
+        self._on_sample(pool, address, sample)
 
     # -- tasks -----------------------------------------------------------------------------------------
 
@@ -143,6 +164,8 @@ class Sharing:
         for name in self.shared.expire(now):
             _log.info("a gateway is silent; what it had in flight is not counted any more", gateway=name)
         self.shared.rebind(now)
+        for name, duty in self._duties.items():
+            duty.keep_only({replica.address for replica in self.shared.pools[name].replicas})
 
     async def _keep_snapshots(self) -> None:
         while True:

@@ -73,6 +73,10 @@ class RedisSettings(Settings):
         le=60,
         description="longest time in which calls fail at once before one tries again",
     )
+    share: bool = Field(
+        default=True,
+        description="whether gateways tell each other what they place and what runs, and share scraping",
+    )
     heartbeat: Duration = Field(default=2.0, ge=0.1, le=60, description="how often the registry is refreshed")
 
     @field_validator("url")

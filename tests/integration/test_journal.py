@@ -18,9 +18,7 @@ from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
 from extproc.demo.processes import answers
 from extproc.demo.stack import Stack, StackSettings
-from extproc.io.leases import Leases
 from extproc.io.sharing import Sharing
-from extproc.io.tasks import Supervisor
 from tests.integration.conftest import until_async
 
 ADDRESSES = ["10.0.0.1:8000", "10.0.0.2:8000"]
@@ -53,23 +51,18 @@ class Gate:
             pool.join(address, time.monotonic())
         self.settings = RedisSettings(url=url)
         self.steering = Steering([pool], Rules(), random.Random(name))
-        self.leases = Leases(self.settings, name)
-        self.lease = self.leases.of("snapshot")
-        self.tasks = Supervisor()
-        self.sharing = Sharing(self.settings, self.steering, name, self.lease)
+        self.sharing = Sharing(self.settings, self.steering, name)
+        self.lease = self.sharing.leases.of("snapshot")
 
     @property
     def pool(self) -> Pool:
         return self.steering.pools[0]
 
     async def start(self) -> None:
-        self.leases.start(self.tasks)
         await self.sharing.start()
 
     async def stop(self) -> None:
         await self.sharing.stop()
-        await self.tasks.close()
-        await self.leases.stop()
 
     def place(self, *hashes: int) -> int:
         key = self.steering.new_key()
