@@ -150,9 +150,17 @@ async def test_a_gateway_that_stops_is_gone_at_once_and_one_that_dies_after_thre
 
 
 async def test_samples_of_the_collector_reach_the_others(server: Stack, client: redis.Redis) -> None:
-    async with fleet(server.redis_url, 2) as (first, second):
+    async with fleet(server.redis_url, 2) as gates:
+
+        async def holder() -> Gate | None:
+            return next((g for g in gates if g.sharing.leases.of("collector:chat").held), None)
+
+        first = await until_async(holder, 3.0, "one gateway collects")
+        second = gates[1 - gates.index(first)]
+        duties = [gate.sharing.duty("chat", 0.5) for gate in gates]
+        assert duties[0]("chat", ADDRESSES[0])
+        assert duties[1]("chat", ADDRESSES[0])  # nothing was heard yet: each scrapes for itself
         sample = Sample(at=time.monotonic(), running=3.0, kv_used=0.5, started=1e9)
-        first.pool.observe(ADDRESSES[0], sample)
         first.sharing.sampled(first.pool, ADDRESSES[0], sample)
 
         async def came() -> bool:
@@ -160,6 +168,7 @@ async def test_samples_of_the_collector_reach_the_others(server: Stack, client: 
             return replica is not None and replica.sample is not None and replica.sample.running == 3.0
 
         await until_async(came, 2.0, "the sample reaches the other gateway")
+        assert not duties[gates.index(second)]("chat", ADDRESSES[0])
 
 
 async def test_redis_killed_and_restarted_empty(server: Stack, client: redis.Redis) -> None:
