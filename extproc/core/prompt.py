@@ -19,7 +19,7 @@ REASONS = {
     "not_json": "the body is not JSON (RFC 8259: UTF-8, no NaN, no lone surrogates)",
     "wrong_shape": "JSON, but not what the API of this path takes",
     "too_deep": "nested deeper than `limits.depth`",
-    "too_many_parts": "more messages and parts than `limits.parts`",
+    "too_many_parts": "more messages and parts than `limits.parts`, or values than are ever read (docs/dialects.md)",
     "too_many_members": "more prompts in one batch than `limits.members`",
     "bad_encoding": "a content-encoding that is unknown, broken off or garbage",
     "too_large": "the body, or what it expands to, is over its limit",

@@ -93,7 +93,9 @@ def test_a_look_says_the_same_as_the_books_and_changes_nothing() -> None:
     assert books.ahead(11.2) == pytest.approx(0.3)
     books.signalled = True
     books.send(3, 400, 400, 11.2, 1000.0)
-    assert books.ahead(99.0) == pytest.approx(0.4), "the third can't have begun before the second's first token"
+    assert books.ahead(99.0) == pytest.approx(0.4), (
+        "the third can't have begun before the second's first token"
+    )
     books.prompt_done(2, 12.0)
     assert books.ahead(12.1) == pytest.approx(0.3)
 
