@@ -2,11 +2,12 @@
 
 .venv/bin/python -m benchmarks.journal [rates] [snapshot]
 
-Everything, Redis apart, runs in this one process, so delays hold the work of four gateways on one core.
+Each gateway is a process of its own, which also decides; delays are from a pick until others have applied it.
 """
 
 import asyncio
 import gc
+import multiprocessing
 import random
 import sys
 import time
@@ -19,7 +20,7 @@ import redis
 
 from benchmarks.index_memory import resident
 from extproc.config import RedisSettings
-from extproc.core.journal import Batch
+from extproc.core.journal import Batch, unpack_chain
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.shared import Position, Shared
@@ -30,7 +31,8 @@ from extproc.io.tasks import Supervisor
 
 _GATEWAYS = 4
 _REPLICAS = 16
-_SECONDS = 5.0
+_SECONDS = 6.0
+_WARM = 1.0
 #: Hashes of a prompt: 8 KiB.
 _HASHES = 8
 #: Requests in flight of each gateway; the oldest ends when another begins.
@@ -70,87 +72,106 @@ class Gate:
 
 
 def prompts(rng: random.Random) -> Iterator[Prompt]:
-    """Sessions that grow by a message a turn."""
+    """Sessions that come back; the last hash of each prompt is the time in ns at which it was made."""
     chains: list[list[int]] = []
     for number in count():
         if number % 4 == 0 or not chains:
             chains.append([rng.getrandbits(60) for _ in range(_HASHES)])
             chains = chains[-500:]
-        hashes = rng.choice(chains)
+        hashes = [*rng.choice(chains), time.monotonic_ns()]
         ends = [1024 * (i + 1) for i in range(len(hashes))]
         yield Prompt(dialect="d", kind="generate", chains=[Chain(hashes, ends)], size=ends[-1])
 
 
-def listen(gates: list[Gate], sent: dict[tuple[str, int], float], delays: list[float]) -> None:
-    """Note how long after its pick each placement is applied by each other gateway."""
-    for gate in gates:
-        shared = gate.sharing.shared
+def listen(gate: Gate, delays: list[float]) -> None:
+    """Note how long after its pick each placement of another gateway is applied: one machine has one such clock."""
+    shared = gate.sharing.shared
 
-        def hear(
-            batch: Batch, position: Position, now: float, lag: float = 0.0, shared: Shared = shared
-        ) -> bool:
-            news = Shared.hear(shared, batch, position, now, lag)
-            if news:
-                done = time.monotonic()
-                delays.extend(done - sent[batch.gateway, row.key] for row in batch.placed if row.key)
-            return news
+    def hear(batch: Batch, position: Position, now: float, lag: float = 0.0) -> bool:
+        news = Shared.hear(shared, batch, position, now, lag)
+        if news:
+            done = time.monotonic_ns()
+            for row in batch.placed:
+                chain = unpack_chain(row.chains[0])
+                if chain is not None:
+                    delays.append((done - chain.hashes[-1]) / 1e9)
+        return news
 
-        setattr(shared, "hear", hear)  # noqa: B010 - a probe
+    setattr(shared, "hear", hear)  # noqa: B010 - a probe
 
 
-async def drive(gates: list[Gate], rate: float, sent: dict[tuple[str, int], float]) -> None:
-    """Placements at a steady rate, in turn by gateway, at random moments."""
-    rng, source = random.Random(1), prompts(random.Random(2))
+async def drive(gate: Gate, rate: float) -> int:
+    """Placements at random moments; how many were made."""
+    rng, source = random.Random(1), prompts(random.Random(gate.pool.name))
     due = time.monotonic()
     end = due + _SECONDS
     for number in count():
         due += rng.expovariate(rate)
         if due > end:
-            return
+            return number
         wait = due - time.monotonic()
         if wait > 0:
             await asyncio.sleep(wait)
         elif number % 16 == 0:
             await asyncio.sleep(0)
-        gate = number % len(gates)
-        now = time.monotonic()
-        sent[f"gw-{gate}", gates[gate].place(next(source))] = now
+        gate.place(next(source))
+    raise AssertionError
 
 
-def commands(client: Any) -> dict[str, int]:
+async def one(url: str, name: str, rate: float, results: Any) -> None:
+    """One gateway in its own process: how many placed, CPU seconds, delays."""
+    gate, delays = Gate(url, name), list[float]()
+    await gate.start()
+    await asyncio.sleep(_WARM)
+    listen(gate, delays)
+    cpu = time.process_time()
+    made = await drive(gate, rate)
+    cpu = time.process_time() - cpu
+    await asyncio.sleep(0.3)
+    results.put((made, cpu, delays))
+    await gate.stop()
+
+
+def _one(url: str, name: str, rate: float, results: Any) -> None:
+    asyncio.run(one(url, name, rate, results))
+
+
+def calls(client: Any) -> dict[str, int]:
     """Calls of each command so far."""
-    return {
-        name.removeprefix("cmdstat_"): said["calls"] for name, said in client.info("commandstats").items()
-    }
+    stats = client.info("commandstats").items()
+    return {name.removeprefix("cmdstat_"): said["calls"] for name, said in stats}
 
 
-async def run(url: str, rate: float, client: Any) -> float:
+def run(url: str, rate: float, client: Any) -> float:
     """One rate; prints its line, and returns Redis commands a second."""
     client.flushall()
-    gates = [Gate(url, f"gw-{number}") for number in range(_GATEWAYS)]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    gates = [
+        context.Process(target=_one, args=(url, f"gw-{n}", rate / _GATEWAYS, results))
+        for n in range(_GATEWAYS)
+    ]
     for gate in gates:
-        await gate.start()
-    await asyncio.sleep(1.5)
-    sent: dict[tuple[str, int], float] = {}
-    delays: list[float] = []
-    listen(gates, sent, delays)
-    before, cpu, began = commands(client), time.process_time(), time.monotonic()
-    await drive(gates, rate, sent)
-    took = time.monotonic() - began
-    cpu, after = time.process_time() - cpu, commands(client)
-    each = {name: (calls - before.get(name, 0)) / took for name, calls in after.items()}
-    total = each.get("xadd", 0.0) + each.get("xread", 0.0)
-    await asyncio.sleep(0.3)
-    cuts = quantiles(delays, n=100)
+        gate.start()
+    while len(client.execute_command("CLIENT", "LIST").split(b"name=kvsteer-journal-in")) <= _GATEWAYS:
+        time.sleep(0.02)
+    time.sleep(_WARM + 0.5)
+    before, began = calls(client), time.monotonic()
+    time.sleep(_SECONDS - 1)
+    after, took = calls(client), time.monotonic() - began
+    found = [results.get(timeout=60) for _ in gates]
+    for gate in gates:
+        gate.join()
+    each = {name: (n - before.get(name, 0)) / took for name, n in after.items()}
+    cuts = quantiles([delay for _, _, delays in found for delay in delays], n=100)
     print(
-        f"{rate:6.0f} placements/s: {len(sent) / took:6.0f} made; pick to others P50 {cuts[49] * 1e3:5.1f} ms, "
-        f"P99 {cuts[98] * 1e3:5.1f} ms; XADD {each.get('xadd', 0):4.0f}/s, XREAD {each.get('xread', 0):4.0f}/s; "
-        f"all in one process {cpu / took:.2f} cores; stream {client.memory_usage('kvsteer:journal') / 2**20:.1f} MiB",
+        f"{rate:6.0f} placements/s: {sum(made for made, _, _ in found) / _SECONDS:6.0f} made; pick to others "
+        f"P50 {cuts[49] * 1e3:5.1f} ms, P99 {cuts[98] * 1e3:5.1f} ms; XADD {each.get('xadd', 0):4.0f}/s, "
+        f"XREAD {each.get('xread', 0):4.0f}/s; {sum(cpu for _, cpu, _ in found) / _SECONDS:.2f} cores in "
+        f"{_GATEWAYS} processes; stream {client.memory_usage('kvsteer:journal') / 2**20:.1f} MiB",
         flush=True,
     )
-    for gate in gates:
-        await gate.stop()
-    return total
+    return each.get("xadd", 0.0) + each.get("xread", 0.0)
 
 
 async def snapshot(url: str, client: Any, pairs: int = 1_000_000) -> None:
@@ -213,8 +234,8 @@ async def main() -> None:
         stack.start_redis()
         with redis.Redis.from_url(stack.redis_url) as client:
             if "rates" in wanted:
-                few = await run(stack.redis_url, 500, client)
-                many = await run(stack.redis_url, 5000, client)
+                few = run(stack.redis_url, 500, client)
+                many = run(stack.redis_url, 5000, client)
                 print(f"XADD and XREAD at ten times the rate: x{many / few:.2f}")
             if "snapshot" in wanted:
                 await snapshot(stack.redis_url, client)
