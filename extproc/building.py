@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from extproc.config import GatewaySettings, PoolSettings, ReplicaSettings
+from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
 from extproc.core.fleet import Traits
 from extproc.core.headroom import Weights
@@ -49,7 +50,10 @@ def _build_pool(settings: PoolSettings, now: float) -> Pool:
             waiting=headroom.waiting_weight,
             window=headroom.window,
             horizon=headroom.forecast,
+            shift=headroom.length_shift,
         ),
+        cold=Cold(favour=settings.cold.favour, span=settings.cold.span),
+        costs=settings.costs,
     )
     pool = Pool(
         settings.name,
@@ -77,7 +81,7 @@ def targets(pool: PoolSettings, metrics: Mapping[str, str]) -> dict[str, Target]
     pushed = {r.address for r in pool.replicas if _mode(pool, r) == "push"}
     listed = {r.address for r in pool.replicas}
     return {
-        address: Target(url=url or f"http://{address}{pool.metrics.path}", engine=pool.engine, pool=pool.name)
+        address: Target(url=url or f"http://{address}{pool.metrics.path}", engine=pool.reader, pool=pool.name)
         for address, url in metrics.items()
         if address not in pushed and (address in listed or pool.telemetry != "push")
     }

@@ -19,7 +19,7 @@ _TELEMETRY = (
 )
 #: Keys of a row that are no part of a policy's own answer.
 _KNOWN = {key for _, key, _ in _ALWAYS + _TELEMETRY} | {
-    "replica", "incarnation", "excluded", "rank", "score", "charged_cost",
+    "replica", "incarnation", "excluded", "rank", "score", "charged_cost", "bias",
 }  # fmt: skip
 #: Numbers from here on are written short.
 _LONG = 1e12

@@ -11,13 +11,17 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from extproc.addresses import parse_address
-from extproc.engines import NAMES
+from extproc.engines import NAMES, Generic, made_of
 from extproc.errors import ConfigError
 from extproc.quantities import Duration, show_duration
 from extproc.settings import LogSettings, RedisSettings
 
 if TYPE_CHECKING:
     from extproc.io.reporter import Reporter
+
+
+#: What messages of the scraper call a setting -> the option that has its place here.
+_OPTION_OF = {"metrics.token_file": "--token-file", "metrics.ca_file": "--ca-file", "metrics": "--url"}
 
 
 class _Time(click.ParamType[float]):
@@ -75,8 +79,10 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         (
             click.argument("replica", callback=_replica),
             option("--url", default="", metavar="URL", help="Metrics of the engine.  [default: http://REPLICA/metrics]"),
-            option("--engine", type=click.Choice(["auto", *NAMES]), default="auto", show_default=True,
+            option("--engine", type=click.Choice(["auto", *NAMES, "generic"]), default="auto", show_default=True,
                    help="Whose metric names are read."),
+            option("--name", "names", multiple=True, metavar="QUANTITY=METRIC",
+                   help="With --engine generic: a quantity's metric; repeatable."),
             option("--interval", type=_Time(0.1, 10), default="500ms", show_default=True,
                    help="Time between two looks at the engine."),
             option("--timeout", type=_Time(0.05, 30), default="1s", show_default=True,
@@ -130,7 +136,15 @@ def command(**options: Any) -> None:
         with asyncio.Runner() as runner:
             runner.run(_run(options))
     except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(_worded(str(error))) from None
+
+
+def _worded(fault: str) -> str:
+    """A fault of scraping, which names a gateway's setting, with the option of this command."""
+    for setting, name in _OPTION_OF.items():
+        if fault.startswith(setting):
+            return name + fault.removeprefix(setting)
+    return fault
 
 
 async def _run(options: dict[str, Any]) -> None:
@@ -153,7 +167,7 @@ def _reporter(options: dict[str, Any]) -> "Reporter":
 
     duty = Duty(
         replica=options["replica"],
-        target=Target(url=options["url"] or "/metrics", engine=options["engine"], pool=options["pool"]),
+        target=Target(url=options["url"] or "/metrics", engine=_engine(options), pool=options["pool"]),
         drain=options["drain"],
         ttl=options["ttl"],
         metrics=options["metrics_url"],
@@ -175,6 +189,21 @@ def _reporter(options: dict[str, Any]) -> "Reporter":
             registration = Registration(redis, options["pool"], endpoint, ttl=duty.ttl)
     scraping = _Scraping(**{name: options[name] for name in ("interval", "timeout", "token_file", "ca_file")})
     return Reporter(duty, scraping, ways, registration)
+
+
+def _engine(options: dict[str, Any]) -> str | Generic:
+    """Who reads the metrics: the name of an engine, `auto`, or the one made of `--name`."""
+    pairs = [pair.partition("=") for pair in options["names"]]
+    if options["engine"] != "generic":
+        if pairs:
+            raise ConfigError(f"--name is for --engine generic; {options['engine']} has names of its own")
+        return str(options["engine"])
+    if not pairs:
+        raise ConfigError("--engine generic needs --name, for example --name running=NAME_OF_THE_METRIC")
+    try:
+        return made_of({quantity: metric for quantity, _, metric in pairs})
+    except ValueError as error:
+        raise ConfigError(f"--name: {error}") from None
 
 
 def _redis_settings(options: dict[str, Any]) -> RedisSettings:

@@ -1,16 +1,17 @@
 """Charged cost taken apart, in seconds for each candidate of a decision: for people, not for the hot path.
 
-Each part is what the score loses when the settings behind it are put to 0, so the parts follow the policy wherever it
-goes, and add up to its score; what no setting explains is `other`.
+Each part is what the cost loses when the settings behind it are put to 0, so the parts follow the policy wherever it
+goes; what no setting explains is `other`. The bias multiplies their sum (core/bias.py): its part is what that adds or
+takes away, so that all of them add up to the score.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isclose
 from typing import Any
 
 from extproc.core.decide import Decision
 from extproc.core.policies import Ask
-from extproc.core.policies.base import Rng
 from extproc.core.policies.charged_cost import ChargedCost, backlogs_of
 
 #: Part -> the settings of charged_cost behind it: what uncached work takes from others behind it, what the context
@@ -20,8 +21,8 @@ _BEHIND = {"others": ("gain", "most"), "decode": ("decode",), "kv": ("kv",)}
 _NOTHING = 1e-9
 
 
-def parts_of(decision: Decision, rng: Rng) -> dict[str, list[float]]:
-    """Columns over `decision.candidates`: backlog, uncached, others, decode, kv, other, and their sum, total.
+def parts_of(decision: Decision) -> dict[str, list[float]]:
+    """Columns over `decision.candidates`: backlog, uncached, others, decode, kv, other, bias, and their sum, total.
 
     With the settings of the pool's policy if that is charged_cost, else with the defaults. Empty when it can't be
     worked out. `other` holds what is charged for waiting for a running slot.
@@ -32,16 +33,39 @@ def parts_of(decision: Decision, rng: Rng) -> dict[str, list[float]]:
     policy = own if isinstance(own, ChargedCost) else ChargedCost()
     ask = _asked(decision)
     try:
-        total = list(policy.choose(ask, 1, rng).scores)
+        cost = _costs(policy, ask)
         parts = {"backlog": backlogs_of(ask.replicas, ask.now), "uncached": _uncached(ask)}
         for part, settings in _BEHIND.items():
             zero: dict[str, Any] = dict.fromkeys(settings, 0.0)
-            without = replace(policy, **zero).choose(ask, 1, rng).scores
-            parts[part] = _less(total, without)
+            parts[part] = _less(cost, _costs(replace(policy, **zero), ask))
+        total = _biased(cost, decision)
     except Exception:  # numbers from which no cost can be made; the table is shown without
         return {}
-    parts["other"] = _less(total, [sum(column) for column in zip(*parts.values(), strict=True)])
-    return parts | {"total": total}
+    parts["other"] = _less(cost, [sum(column) for column in zip(*parts.values(), strict=True)])
+    return parts | {"bias": _less(total, cost), "total": total}
+
+
+def _costs(policy: ChargedCost, ask: Ask) -> list[float]:
+    """Seconds for each candidate, without its bias. What the policy remembers of copies stays as it is."""
+    scores = replace(policy, copy=0.0).choose(ask, 1, _Least()).scores
+    return [score / replica.bias for score, replica in zip(scores, ask.replicas, strict=True)]
+
+
+def _biased(cost: Sequence[float], decision: Decision) -> list[float]:
+    """The cost with the factors that the decision drew: a cold cache is favoured in some decisions only."""
+    favoured = [seconds * replica.bias for seconds, replica in zip(cost, decision.candidates, strict=True)]
+    scores = decision.choice.scores if decision.choice is not None else ()
+    if len(scores) == len(favoured) and all(map(isclose, scores, favoured)):
+        return favoured
+    return [seconds * replica.cost for seconds, replica in zip(cost, decision.candidates, strict=True)]
+
+
+class _Least:
+    """Random numbers that are all 0: every decision is one that favours cold caches, and the first tie wins."""
+
+    def random(self) -> float:
+        """0."""
+        return 0.0
 
 
 def _asked(decision: Decision) -> Ask:

@@ -1,6 +1,7 @@
 """The admin port: for people and Prometheus, not for clients."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -164,6 +165,9 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "breaker": replica.breaker.state,
         "excluded": replica.excluded(now),
         "headroom": replica.headroom,
+        "lean": replica.lean,
+        "parts": asdict(replica.parts),
+        "bias": replica.bias,
         "sample_age": None if sample is None else round(now - sample.at, 3),
         "running": sample and sample.running,
         "waiting": sample and sample.waiting,

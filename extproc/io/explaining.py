@@ -49,7 +49,7 @@ def explain(steering: Steering, body: bytes, path: str, now: float) -> dict[str,
         return _refused(UNKNOWN_MODEL, "")
     rng = random.Random(0)  # noqa: S311 - breaks ties; the same question gets the same answer
     decision = steering.consider(prompt, pool, rng, now)
-    return _told(decision, outcome if decision.replica else NO_CANDIDATE, why, parts_of(decision, rng))
+    return _told(decision, outcome if decision.replica else NO_CANDIDATE, why, parts_of(decision))
 
 
 def _refused(outcome: str, why: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from extproc.core.sample import Sample
 from extproc.core.shadow import Opinion
 from extproc.io import clock
 
-#: For each candidate: its sample, headroom and requests in flight at the moment of a decision.
-State = list[tuple[Sample | None, float | None, int]]
+#: For each candidate: its sample, headroom, requests in flight and bias at the moment of a decision.
+State = list[tuple[Sample | None, float | None, int, float]]
 
 #: Characters of a model's or adapter's name that a record keeps.
 _NAME = 128
@@ -114,7 +114,7 @@ def request_of(decision: Decision) -> dict[str, Any]:
 
 def state_of(decision: Decision) -> State:
     """What telemetry and books say of each candidate now."""
-    return [(r.sample, r.headroom, r.books.requests) for r in decision.candidates]
+    return [(r.sample, r.headroom, r.books.requests, r.bias) for r in decision.candidates]
 
 
 def rows_of(decision: Decision, state: State) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ def rows_of(decision: Decision, state: State) -> list[dict[str, Any]]:
     choice = decision.choice
     rows = []
     for i, replica in enumerate(decision.candidates):
-        sample, headroom, in_flight = state[i]
+        sample, headroom, in_flight, bias = state[i]
         row: dict[str, Any] = {
             "replica": replica.address,
             "incarnation": replica.incarnation,
@@ -130,6 +130,7 @@ def rows_of(decision: Decision, state: State) -> list[dict[str, Any]]:
             "cached_tokens": round(decision.columns[i]),
             "in_flight": in_flight,
             "headroom": headroom,
+            "bias": bias,
             "sample_age": None if sample is None else round(decision.at - sample.at, 3),
             "running": sample and sample.running,
             "waiting": sample and sample.waiting,

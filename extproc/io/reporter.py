@@ -103,6 +103,8 @@ class Reporter:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._collector.stop()
+            if self._asked == 1:  # who was not told yet, as its way was waiting, hears of the drain now
+                await asyncio.gather(*(line.farewell() for line in self._lines))
             await self._leave()
 
     # -- the engine ------------------------------------------------------------------------------------
@@ -214,6 +216,7 @@ class _Line:
         self._replica = replica
         self._report = report
         self._failures = 0
+        self._drain_told = False
         self._told: str | None = None  # the last failure that was logged; "" while reports arrive
 
     async def run(self) -> None:
@@ -225,9 +228,20 @@ class _Line:
             if report is not None:
                 await self._send(report)
 
+    async def farewell(self) -> None:
+        """Try once more to tell of the drain, if no report of it has arrived."""
+        report = self._report()
+        if report is None or (self._drain_told and not report.failure):
+            return
+        try:
+            await self.way.send(self._replica, write_report(report))
+        except WayFailed as error:
+            _log.warning("the drain was not told", to=self.way.name, reason=error.reason)
+
     async def _send(self, report: Report) -> None:
         try:
             await self.way.send(self._replica, write_report(report))
+            self._drain_told = report.draining
         except WayFailed as error:
             self._failures += 1
             if self._told != error.reason:

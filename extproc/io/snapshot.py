@@ -26,8 +26,8 @@ from extproc.io.snapshot_form import PoolForm, ReplicaForm, SnapshotForm
 _FORMAT = 1
 #: A replica's numbers as decisions read them.
 _NUMBERS = (
-    "barred", "share", "headroom", "lean", "bias", "prefill_speed", "decode_speed", "max_running", "kv_tokens",
-    "occupancy", "crowded", "kv_load", "context",
+    "barred", "share", "headroom", "lean", "cost", "bias", "prefill_speed", "decode_speed", "max_running",
+    "kv_tokens", "occupancy", "crowded", "kv_load", "context",
 )  # fmt: skip
 _SAMPLED = ("running", "waiting", "kv_used", "kv_capacity", "max_running")
 _TRAITS = tuple(entry.name for entry in fields(Traits) if isinstance(entry.default, int | float))

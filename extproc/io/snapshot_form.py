@@ -54,6 +54,7 @@ class ReplicaForm(_Form):
     share: Share
     headroom: Share | None
     lean: Number = 0.0
+    cost: Divisor = 1.0
     bias: Divisor = 1.0
     prefill_speed: Divisor
     decode_speed: Divisor

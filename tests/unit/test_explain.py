@@ -69,6 +69,7 @@ def test_every_replica_is_in_the_table_with_its_parts_in_seconds_or_why_not() ->
         "decode": 0.0,
         "kv": 0.0,
         "other": 0.0,
+        "bias": 0.0,
         "total": pytest.approx(tokens / 8000, abs=1e-6),
     }
     assert busy["backlog"] == pytest.approx(1.0)
@@ -85,7 +86,7 @@ def test_parts_add_up_to_the_policys_own_score(rho: float) -> None:
     replica.occupancy, replica.crowded = 1.5, True  # sequences wait for a slot: no setting is behind that
     pool.busy.add(rho * 60 * 3, NOW)
     decision = weigh(pool, read(CHAT, body(), steering.rules.limits), random.Random(0), key=1, now=NOW)
-    parts = parts_of(decision, random.Random(0))
+    parts = parts_of(decision)
     assert decision.choice is not None
     assert parts["total"] == pytest.approx(list(decision.choice.scores))
     for i in range(2):
@@ -93,6 +94,38 @@ def test_parts_add_up_to_the_policys_own_score(rho: float) -> None:
     assert parts["other"][0] > 0
     assert parts["other"][1] == pytest.approx(0.0, abs=1e-9)
     assert (parts["others"][1] > 0) == (rho > 0)
+
+
+@pytest.mark.parametrize(("draw", "factor"), [(0.0, 2.0 * 0.9), (0.99, 2.0)])
+def test_a_bias_is_a_part_of_its_own_and_the_parts_still_add_up(draw: float, factor: float) -> None:
+    """B costs twice as much, and its cache is empty: in half of the decisions it is favoured by a tenth."""
+
+    class Drawn:
+        def random(self) -> float:
+            return draw
+
+    steering = fleet(costs={B: 2.0})
+    pool = steering.pools[0]
+    replica = pool.get(B)
+    assert replica is not None
+    replica.bias = 2.0 * 0.9
+    decision = weigh(pool, read(CHAT, body(), steering.rules.limits), Drawn(), key=1, now=NOW)
+    parts = parts_of(decision)
+    assert decision.choice is not None
+    assert [r.address for r in decision.candidates] == [A, B]
+    assert parts["total"] == pytest.approx(list(decision.choice.scores))
+    uncached = decision.tokens / 8000
+    assert parts["bias"] == [0.0, pytest.approx((factor - 1) * uncached)]
+    for i in range(2):
+        assert sum(parts[name][i] for name in parts if name != "total") == pytest.approx(parts["total"][i])
+
+
+def test_parts_of_a_decision_leave_alone_what_the_policy_remembers() -> None:
+    steering = fleet()
+    decision = weigh(
+        steering.pools[0], read(CHAT, body(), steering.rules.limits), random.Random(0), key=1, now=NOW
+    )
+    assert parts_of(decision) == parts_of(decision)
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
