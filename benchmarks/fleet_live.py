@@ -4,7 +4,7 @@
 
 The same chats (several turns, shared beginnings) through one gateway, four that share through a real Redis, and
 four that do not; Envoy spreads requests over gateways as it likes, so a chat's turns meet different ones. Then 400
-requests at once through four gateways to four equal idle replicas. Promised: hit share at least 97 % of one gateway's, the
+requests at once through four gateways to four equal idle replicas. Promised: hit share at least 97 % of one's, the
 busiest replica's tokens over the mean's at most 1.1 times one gateway's, and the burst's busiest at most 1.25 times
 the mean.
 """
