@@ -39,7 +39,7 @@ BASELINES = ("least_request", "cache_aware", "prefix_hash", "round_robin")
 PUBLISHED = {"least_request": 1.69, "cache_aware": 1.46, "prefix_hash": 1.97, "round_robin": 2.52}
 #: How far this simulator may be from them.
 _NEAR = 0.12
-#: In overload the mean of three seeds differs by so much from that of three others.
+#: In overload the mean of three seeds differs by so much from that of three others, on traffic nothing was tuned on.
 _CHANCE = 1.2
 #: What the million requests may take: seconds, and MiB resident.
 _BIG_SECONDS, _BIG_MIB = 1500.0, 4096.0
@@ -158,8 +158,9 @@ def play_gateways(bench: Bench) -> None:
         bench.bar(bar)
     policy = DEFAULT + LATE
     one = bench.tell(f"{policy} at 1.8, one gateway", bench.plan(policy, 1.8))
-    four = bench.tell(f"{policy} at 1.8, four gateways", bench.plan(policy, 1.8, 4), one * _CHANCE)
-    print(f"    four against one: {four / one:.2f} (no worse than one within what seeds explain: {_CHANCE})")
+    most = 1.0 if bench.is_trace else _CHANCE
+    four = bench.tell(f"{policy} at 1.8, four gateways", bench.plan(policy, 1.8, 4), one * most)
+    print(f"    four against one: {four / one:.2f} (promised {most})")
 
 
 def play_speed(bench: Bench) -> None:
