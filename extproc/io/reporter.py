@@ -25,12 +25,15 @@ from extproc.io.discovery.base import SourceFailed
 from extproc.io.discovery.registration import Registration
 from extproc.io.report_ways import Way, WayFailed
 from extproc.io.scrape import ScrapeSettings
+from extproc.io.tasks import end_all
 
 _log = structlog.get_logger("kvsteer.report")
 
 #: Waits after a failed report, in seconds: doubling, spread by half, so that reporters don't come back in step.
 _FIRST_WAIT = 0.25
 _LONGEST_WAIT = 5.0
+#: Shortest time between two reports on one way, in seconds; a gateway refuses what comes faster (io/intake.py).
+_PAUSE = 0.06
 #: Seconds after the word "draining" within which a request may still come: a look of a gateway, and its way here.
 _SETTLE = 3.0
 #: Beats of a registration within the time it holds.
@@ -99,9 +102,7 @@ class Reporter:
             await self._stop.wait()
             await self._run_empty()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_all(tasks)
             await self._collector.stop()
             if self._asked == 1:  # who was not told yet, as its way was waiting, hears of the drain now
                 await asyncio.gather(*(line.farewell() for line in self._lines))
@@ -227,6 +228,7 @@ class _Line:
             report = self._report()
             if report is not None:
                 await self._send(report)
+                await asyncio.sleep(_PAUSE)
 
     async def farewell(self) -> None:
         """Try once more to tell of the drain, if no report of it has arrived."""

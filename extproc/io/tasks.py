@@ -1,7 +1,7 @@
 """Background work under supervision: a task that fails is told of, counted and started again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
@@ -10,6 +10,23 @@ _log = structlog.get_logger("kvsteer.tasks")
 #: Waits between restarts of a failing task: long enough not to spin, short enough to be back soon.
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
+#: Seconds after which a task that was cancelled and goes on is cancelled again.
+_AGAIN = 0.2
+
+
+async def end_all(tasks: "Iterable[asyncio.Task[None]]") -> None:
+    """Cancel tasks until they ended.
+
+    Once may not be enough: `asyncio.wait_for`, by which the client of Redis sends, loses a cancellation that comes
+    while what it waits for ends (Python 3.11).
+    """
+    every = list(tasks)
+    left = set(every)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_AGAIN)
+    await asyncio.gather(*every, return_exceptions=True)
 
 
 class Supervisor:
@@ -45,9 +62,7 @@ class Supervisor:
         """Cancel every task and wait until it is gone."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(tasks)
 
     async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         loop, wait = asyncio.get_running_loop(), _FIRST_WAIT

@@ -1,0 +1,52 @@
+"""Background tasks end when they are told to, also where a cancellation was lost on the way."""
+
+import asyncio
+
+from extproc.io.tasks import Supervisor, end_all
+
+
+class Stubborn:
+    """Work that loses its first cancellation, as `asyncio.wait_for` does at times."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.began = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            self.began.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.lost += 1
+                if self.lost > 1:
+                    raise
+
+
+async def test_a_task_that_lost_its_cancellation_ends_all_the_same() -> None:
+    work = Stubborn()
+    task = asyncio.create_task(work.run())
+    await work.began.wait()
+    async with asyncio.timeout(5):
+        await end_all([task])
+    assert (task.cancelled(), work.lost) == (True, 2)
+
+
+async def test_a_supervisor_closes_over_such_a_task() -> None:
+    work, supervisor = Stubborn(), Supervisor()
+    supervisor.start("stubborn", work.run)
+    await work.began.wait()
+    async with asyncio.timeout(5):
+        await supervisor.close()
+    assert work.lost == 2
+
+
+async def test_no_tasks_and_tasks_that_are_over_end_at_once() -> None:
+    async def fails() -> None:
+        raise ValueError
+
+    task = asyncio.create_task(fails())
+    await asyncio.sleep(0)
+    await end_all([])
+    await end_all([task])
+    assert task.done()
