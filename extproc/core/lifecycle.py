@@ -10,7 +10,7 @@
     recovered      metrics, breaker  -         -         (1)       -           -
     drain          operator, itself  quiescing quiescing quiescing -           quiescing
                    discovery
-    undrain        operator          -         -         -         (1)         -
+    undrain        operator, itself  -         -         -         (1)         -
     restarted      metrics, report   re-reg.   re-reg.   re-reg.   quiescing   -
     left           discovery, clock  gone      gone      gone      gone        gone
 
