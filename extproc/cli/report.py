@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 #: What messages of the scraper call a setting -> the option that has its place here.
-_OPTION_OF = {"metrics.token_file": "--token-file", "metrics.ca_file": "--ca-file", "metrics": "--url"}
+_OPTION_OF = {
+    "metrics.token_file": "--token-file",
+    "metrics.ca_file": "--ca-file",
+    "metrics": "--url",
+}
 
 
 class _Time(click.ParamType[float]):
@@ -44,6 +48,9 @@ class _Time(click.ParamType[float]):
         return seconds
 
 
+_FILE = click.Path(exists=True, dir_okay=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scraping:
     """How the engine is asked (`ScrapeSettings`)."""
@@ -63,14 +70,6 @@ def _replica(_: click.Context, __: click.Parameter, text: str) -> str:
     if not address.is_ip or address.port == 0:
         raise click.BadParameter(f"{text} must be the ip:port by which gateways know the engine")
     return str(address)
-
-
-def _redis(_: click.Context, __: click.Parameter, text: str) -> str:
-    """The URL; `env:NAME` takes it from the environment, as it may hold a password."""
-    name = text.removeprefix("env:")
-    if name != text and not os.environ.get(name):
-        raise click.BadParameter(f"the environment has no {name}; set it")
-    return os.environ[name] if name != text else text
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
@@ -95,8 +94,11 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             option("--gateway-ca-file", default="", metavar="FILE", help="CA certificates for https gateways."),
             option("--deadline", type=_Time(0.05, 30), default="1s", show_default=True,
                    help="Longest wait for a gateway or Redis."),
-            option("--redis", "redis_url", default="", metavar="URL", callback=_redis,
+            option("--redis", "redis_url", default="", metavar="URL",
                    help="Report through Redis; env:NAME takes the URL from the environment."),
+            option("--redis-username", default="", metavar="NAME", help="User in Redis, instead of one in the URL."),
+            option("--redis-password-file", type=_FILE, metavar="FILE", help="Password for Redis."),
+            option("--redis-ca-file", type=_FILE, metavar="FILE", help="CA certificates for rediss."),
             option("--redis-prefix", default="kvsteer", show_default=True, help="First part of the keys."),
             option("--pool", default="default", show_default=True, help="Pool meant, in Redis."),
             option("--register/--no-register", default=False, show_default=True,
@@ -207,13 +209,17 @@ def _engine(options: dict[str, Any]) -> str | Generic:
 
 
 def _redis_settings(options: dict[str, Any]) -> RedisSettings:
+    named = ("url", "prefix", "username", "password_file", "ca_file")
+    name = options["redis_url"].removeprefix("env:")
+    if name != options["redis_url"]:
+        if not os.environ.get(name):
+            raise ConfigError(f"--redis: the environment has no {name}; set it")
+        options = options | {"redis_url": os.environ[name]}
+    given: dict[str, Any] = {name: options[f"redis_{name}"] or "" for name in named}
     try:
-        return RedisSettings(
-            url=options["redis_url"], prefix=options["redis_prefix"], deadline=options["deadline"]
-        )
+        return RedisSettings(**given, deadline=options["deadline"])
     except ValidationError as error:  # its own text would show the URL, which may hold a password
         fault = error.errors(include_url=False, include_input=False)[0]
-        raise ConfigError(
-            f"--redis{'-prefix' if fault['loc'] == ('prefix',) else ''}: "
-            f"{fault['msg'].removeprefix('Value error, ')}"
-        ) from None
+        place = "-".join(str(part) for part in fault["loc"]).replace("_", "-")
+        option = "--redis" if place in ("", "url") else f"--redis-{place}"
+        raise ConfigError(f"{option}: {fault['msg'].removeprefix('Value error, ')}") from None

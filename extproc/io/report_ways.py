@@ -113,6 +113,11 @@ class HttpWay:
             return answer.status, _error(await answer.content.read(_MOST))
 
 
+def in_options(detail: str) -> str:
+    """A sentence about Redis that names a gateway's settings, with this command's options instead."""
+    return detail.replace("redis.url", "--redis").replace("redis.deadline", "--deadline")
+
+
 class RedisWay:
     """Leaves reports in Redis, where every gateway of the pool reads them.
 
@@ -131,7 +136,7 @@ class RedisWay:
         try:
             await self._board.put(replica, report)
         except SourceFailed as error:
-            raise WayFailed(error.reason, error.detail) from None
+            raise WayFailed(error.reason, in_options(error.detail)) from None
 
     async def close(self) -> None:
         """Close the connection."""

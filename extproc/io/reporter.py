@@ -23,7 +23,7 @@ from extproc.io import clock
 from extproc.io.collector import Collector, Target
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.discovery.registration import Registration
-from extproc.io.report_ways import Way, WayFailed
+from extproc.io.report_ways import Way, WayFailed, in_options
 from extproc.io.scrape import ScrapeSettings
 from extproc.io.tasks import end_all
 
@@ -153,7 +153,7 @@ class Reporter:
                 except SourceFailed as error:
                     if told != error.reason:
                         told = error.reason
-                        _log.warning("can't register", reason=error.reason, detail=error.detail)
+                        _log.warning("can't register", reason=error.reason, detail=in_options(error.detail))
                 else:
                     if told != "registered":
                         told = "registered"
@@ -178,7 +178,7 @@ class Reporter:
             try:
                 await self._registration.beat(self._endpoint())
             except SourceFailed as error:
-                _log.warning("can't register", reason=error.reason, detail=error.detail)
+                _log.warning("can't register", reason=error.reason, detail=in_options(error.detail))
         try:
             async with asyncio.timeout(self._duty.drain):
                 await self._over.wait()
