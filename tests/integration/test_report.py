@@ -8,9 +8,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from extproc.demo.processes import Child, free_port
 from extproc.demo.stack import Stack, StackSettings
@@ -33,7 +35,7 @@ class Reported(Stack):
             made["envoy"]["eds_dir"] = str(self.folder)
         return made
 
-    def token_file(self, token: str) -> Any:
+    def token_file(self, token: str) -> Path:
         path = self.folder / f"token-{len(token)}"
         path.write_text(token + "\n")
         return path
@@ -269,6 +271,24 @@ def test_a_replica_registers_reports_drains_and_leaves_through_redis(registered:
     finally:
         for child in children:
             child.kill()
+
+
+def test_the_documented_rights_of_a_reporters_user_are_all_it_needs(registered: Reported) -> None:
+    rights = Path("docs/telemetry.md").read_text().partition("ACL SETUSER reporter ")[2].partition("\n")[0]
+    with redis.Redis.from_url(registered.redis_url) as root:
+        root.execute_command("ACL", "SETUSER", "reporter", *rights.replace("PASSWORD", TOKEN).split())
+    options = ["--redis-username", "reporter", "--redis-password-file", str(registered.token_file(TOKEN))]
+    replica = registered.replicas[0]
+    child = registered.reporter(replica, *by_redis(registered), *options)
+    try:
+        registered.wait_reports(child, replica)
+        until(lambda: "registered" in child.log.read_text(), 10, "it registers")
+        child.signal(signal.SIGTERM)
+        until(ended(child), 15, "it ends")
+        assert "can't" not in child.log.read_text(), "nothing was refused, leaving included"
+        assert TOKEN not in child.log.read_text()
+    finally:
+        child.kill()
 
 
 def test_a_replica_whose_reporter_is_killed_leaves_when_its_registration_expires(
