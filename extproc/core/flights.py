@@ -12,7 +12,8 @@ So two views that got the same batches end equal, and one that missed some is ri
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from extproc.core.journal import Engine, Running, Table
+from extproc.core.fleet import Replica
+from extproc.core.journal import Engine, Placed, Running, Table
 
 #: Most requests of one gateway that are kept; `limits.streams` is 100,000.
 _MOST: Final = 200_000
@@ -21,20 +22,53 @@ _WINDOW: Final = 4096
 #: Tables of which parts are waited for.
 _PARTIAL: Final = 4
 
+#: One request of another gateway: the batch that said so last, its key in our books (below 0), the engine, the
+#: replica in whose books it is (None: in none), work and tokens, and when it was sent (our clock). A tuple, for there
+#: is one for every request of the fleet.
+Flight = tuple[int, int, Engine, Replica | None, float, int, float]
 
-class Flight:
-    """One request of another gateway. `local` is its key here, below 0; `bound` whether it is in our books."""
 
-    __slots__ = ("bound", "engine", "local", "sent", "seq", "tokens", "work")
+class Charges:
+    """What all other gateways have in flight, in the books of this one's replicas.
 
-    def __init__(self, seq: int, local: int, engine: Engine, work: float, tokens: int, sent: float) -> None:
-        self.seq = seq
-        self.local = local
-        self.engine = engine
-        self.work = work
-        self.tokens = tokens
-        self.sent = sent
-        self.bound = False
+    A replica's occupancy is counted anew once for each batch (`settle`), not for each request.
+
+    Args:
+        keys: numbers of requests in the books, below 0.
+        find: the replica an engine is, None for one that is not known here.
+    """
+
+    def __init__(self, keys: Iterator[int], find: Callable[[Engine], Replica | None]) -> None:
+        self.keys = keys
+        self.find = find
+        self.now = 0.0  # seconds, our clock
+        self.count = 0  # requests in the books
+        self._touched: dict[int, Replica] = {}
+
+    def put(self, key: int, replica: Replica, work: float, tokens: int, sent: float) -> None:
+        """A request that was sent at `sent` goes into a replica's books."""
+        now = self.now
+        replica.books.send(key, work, tokens, now, replica.prefill_speed, sent if sent < now else now)
+        self._touched[id(replica)] = replica
+        self.count += 1
+
+    def take(self, key: int, replica: Replica, tokens: int) -> None:
+        """It is over."""
+        replica.books.end(key, tokens, self.now)
+        self._touched[id(replica)] = replica
+        self.count -= 1
+
+    def prompt_done(self, key: int, replica: Replica) -> None:
+        """Its first token was seen."""
+        work, seconds = replica.books.prompt_done(key, self.now)
+        if seconds > 0:
+            replica.learn(work, seconds)
+
+    def settle(self) -> None:
+        """Count the replicas whose books changed."""
+        for replica in self._touched.values():
+            replica.recount()
+        self._touched.clear()
 
 
 class Seen:
@@ -61,19 +95,10 @@ class Seen:
 
 
 class Flights:
-    """The requests of one gateway.
+    """The requests of one gateway, in the books by `charges`."""
 
-    Args:
-        bind: puts a new request into the books.
-        release: takes one out.
-    """
-
-    def __init__(
-        self, keys: Iterator[int], bind: Callable[[Flight], None], release: Callable[[Flight], None]
-    ) -> None:
-        self._keys = keys
-        self._bind = bind
-        self._release = release
+    def __init__(self, charges: Charges) -> None:
+        self._charges = charges
         self._known: dict[int, Flight] = {}
         self._ended: dict[int, int] = {}  # key -> batch that said so, until a table covers it
         self._before = 0  # everything told before this batch is in the last table
@@ -82,35 +107,44 @@ class Flights:
     def __len__(self) -> int:
         return len(self._known)
 
-    def values(self) -> Iterator[Flight]:
-        """Every request that is known to run."""
-        return iter(self._known.values())
-
-    def get(self, key: int) -> Flight | None:
-        """One that is known to run."""
-        return self._known.get(key)
-
-    def placed(self, seq: int, key: int, engine: Engine, work: float, tokens: int, sent: float) -> None:
-        """Batch `seq` says that it was sent to an engine at `sent` (our clock)."""
-        if seq < self._before or key in self._ended:
+    def placed(
+        self, seq: int, rows: list[Placed], engines: list[Engine], on: list[Replica | None], made: float
+    ) -> None:
+        """Batch `seq`, made at `made` (our clock), says what was sent where; `on` are the replicas of `engines`."""
+        if seq < self._before:
             return
-        known = self._known.get(key)
-        if known is not None:
-            if known.seq > seq:
-                return
-            if known.engine == engine:
-                known.seq = seq
-                return
-            self._release(known)
-        self._put(key, Flight(seq, next(self._keys), engine, work, tokens, sent))
+        known, ended, charges = self._known, self._ended, self._charges
+        for row in rows:
+            key = row.key
+            if not key or key in ended:
+                continue
+            if key in known:
+                if not self._confirm(seq, key, engines[row.engine]):
+                    continue
+            elif len(known) >= _MOST:
+                continue
+            local, replica, sent = next(charges.keys), on[row.engine], made - row.age
+            if replica is not None:
+                charges.put(local, replica, row.work, row.tokens, sent)
+            known[key] = (seq, local, engines[row.engine], replica, row.work, row.tokens, sent)
 
-    def ended(self, seq: int, key: int) -> None:
-        """Batch `seq` says that it is over."""
-        if seq >= self._before and len(self._ended) < _MOST:
-            self._ended[key] = seq
-        known = self._known.pop(key, None)
-        if known is not None:
-            self._release(known)
+    def first_tokens(self, keys: list[int]) -> None:
+        """The first tokens of some were seen."""
+        get, done = self._known.get, self._charges.prompt_done
+        for key in keys:
+            flight = get(key)
+            if flight is not None and flight[3] is not None:
+                done(flight[1], flight[3])
+
+    def ended(self, seq: int, keys: list[int]) -> None:
+        """Batch `seq` says that some are over."""
+        if seq >= self._before and len(self._ended) + len(keys) <= _MOST:
+            self._ended.update(dict.fromkeys(keys, seq))
+        pop, take = self._known.pop, self._charges.take
+        for key in keys:
+            flight = pop(key, None)
+            if flight is not None and flight[3] is not None:
+                take(flight[1], flight[3], flight[5])
 
     def table(self, table: Table, engines: list[Engine], made: float) -> None:
         """A part of a table made at `made` (our clock); it takes effect with its last part."""
@@ -126,6 +160,14 @@ class Flights:
         self._partial = {before: kept for before, kept in self._partial.items() if before > table.before}
         self._replace(table.before, rows, made)
 
+    def rebind(self) -> None:
+        """Charge what could not be charged before, where its replica is known now."""
+        for key, flight in self._known.items():
+            if flight[3] is None:
+                self._known[key] = self._bound(
+                    flight
+                )  # no key is new: the dict may be gone through meanwhile
+
     def clear(self) -> None:
         """The gateway is gone, and so is what it had."""
         for flight in self._known.values():
@@ -135,20 +177,37 @@ class Flights:
     def _replace(self, before: int, rows: dict[int, tuple[Running, Engine]], made: float) -> None:
         self._before = before
         self._ended = {key: seq for key, seq in self._ended.items() if seq >= before}
-        for key in [key for key, flight in self._known.items() if flight.seq < before and key not in rows]:
+        for key in [key for key, flight in self._known.items() if flight[0] < before and key not in rows]:
             self._release(self._known.pop(key))
         for key, (row, engine) in rows.items():
-            known = self._known.get(key)
-            if key in self._ended or (known is not None and known.seq >= before):
+            if key in self._ended:
                 continue
-            if known is not None and known.engine == engine:
-                known.seq = before
+            if key in self._known:
+                if self._known[key][0] == before or not self._confirm(before, key, engine):
+                    continue
+            elif len(self._known) >= _MOST:
                 continue
-            if known is not None:
-                self._release(known)
-            self._put(key, Flight(before, next(self._keys), engine, row.work, row.tokens, made - row.age))
+            local, sent = next(self._charges.keys), made - row.age
+            self._known[key] = self._bound((before, local, engine, None, row.work, row.tokens, sent))
 
-    def _put(self, key: int, flight: Flight) -> None:
-        if key in self._known or len(self._known) < _MOST:
-            self._known[key] = flight
-            self._bind(flight)
+    def _confirm(self, seq: int, key: int, engine: Engine) -> bool:
+        """Batch `seq` tells again of one that is known; whether it runs elsewhere and was released."""
+        known = self._known[key]
+        if known[0] > seq:
+            return False
+        if known[2] == engine:
+            self._known[key] = (seq, *known[1:])
+            return False
+        self._release(known)
+        return True
+
+    def _bound(self, flight: Flight) -> Flight:
+        seq, local, engine, _, work, tokens, sent = flight
+        replica = self._charges.find(engine)
+        if replica is not None:
+            self._charges.put(local, replica, work, tokens, sent)
+        return seq, local, engine, replica, work, tokens, sent
+
+    def _release(self, flight: Flight) -> None:
+        if flight[3] is not None:
+            self._charges.take(flight[1], flight[3], flight[5])

@@ -16,8 +16,7 @@ passed, so eviction follows true least-recent-use to within an eighth of the cac
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import repeat
-from operator import sub
+from itertools import accumulate, pairwise, repeat
 
 from extproc.core.prompt import Chain
 
@@ -41,11 +40,13 @@ _SLACK = 1024
 class _Slot:
     """One replica's LRU: arrays of (hash, weight) by epoch. Weights, sizes, capacity: units of 64 bytes."""
 
-    __slots__ = ("added", "began", "capacity", "count", "epoch", "hashes", "size", "weights")
+    __slots__ = ("added", "began", "capacity", "count", "epoch", "hashes", "mine", "size", "stamp", "weights")
 
-    def __init__(self, capacity: int, now: float) -> None:
+    def __init__(self, number: int, capacity: int, now: float) -> None:
         self.capacity = capacity >> _UNIT_SHIFT
         self.epoch = 1
+        self.mine = _EPOCHS << _BITS * number  # the slot's bits in a packed value
+        self.stamp = 1 << _BITS * number  # those of its epoch
         self.began = [now] * (_EPOCHS + 1)  # when each epoch began
         self.added = 0  # weight added anew in this epoch
         self.size = 0  # weight held
@@ -64,6 +65,7 @@ class PrefixIndex:
 
     def __init__(self, ttl: float, max_count: int = 1_000_000) -> None:
         self._ttl = ttl
+        self._epoch_span = ttl / _TTL_EPOCHS
         self._max_count = max_count
         self._held: dict[int, int] = {}
         self._slots: dict[int, _Slot] = {}
@@ -81,7 +83,7 @@ class PrefixIndex:
     def add_slot(self, capacity: int, now: float) -> int:
         """Open a slot for one replica's incarnation and return its number. `capacity` in bytes."""
         number = self._free.pop() if self._free else len(self._slots)
-        self._slots[number] = _Slot(capacity, now)
+        self._slots[number] = _Slot(number, capacity, now)
         return number
 
     def set_capacity(self, number: int, capacity: int) -> None:
@@ -173,46 +175,42 @@ class PrefixIndex:
         slot = self._slots.get(number)
         if slot is None or chain.ends[-1] >> _UNIT_SHIFT > slot.capacity:
             return  # a prompt larger than the cache leaves nothing of itself, and must not evict all else
-        if slot.added * _EPOCH_SHARE >= slot.capacity or self._is_old(slot, now):
+        if (
+            slot.added * _EPOCH_SHARE >= slot.capacity or now - slot.began[slot.epoch] > self._epoch_span
+        ):  # `_is_old` without a call
             self._next_epoch(number, slot, now)
-        self._mark(number, slot, chain)
+        self._mark(slot, chain.hashes, chain.ends)
         if slot.size > slot.capacity or slot.count > self._max_count:
             self._shrink(number, slot)
 
-    def _mark(self, number: int, slot: _Slot, chain: Chain) -> None:
-        """Stamp every hash of the chain with the slot's epoch, in runs of hashes that have the same holders."""
-        hashes, ends = chain.hashes, chain.ends
-        if len(set(hashes)) < len(hashes):  # no true chain repeats a hash; one that does ends there
-            hashes = hashes[: next(i for i, key in enumerate(hashes) if key in hashes[:i])]
-        found = list(map(self._held.get, hashes))
-        start, count = 0, len(hashes)
-        while start < count:
-            before, stop = found[start], start + 1
-            while stop < count and found[stop] is before:
-                stop += 1
-            begin = ends[start - 1] if start else 0
-            self._mark_run(number, slot, before or 0, hashes[start:stop], ends[start:stop], begin)
-            start = stop
+    def _mark(self, slot: _Slot, hashes: list[int], ends: list[int]) -> None:
+        """Stamp every hash of a chain with the slot's epoch, in runs of hashes that have the same holders.
 
-    def _mark_run(
-        self, number: int, slot: _Slot, before: int, hashes: list[int], ends: list[int], begin: int
-    ) -> None:
-        shift = _BITS * number
-        mine = _EPOCHS << shift
-        after = self._share(before & ~mine | slot.epoch << shift)
-        if after == before:
+        Runs that carry the stamp already are passed over: most of a session's prompt when it comes back.
+        """
+        mine, stamp = slot.mine, slot.stamp
+        found = list(map(self._held.get, hashes))
+        runs = [run for run in _runs(found) if (run[2] or 0) & mine != stamp]
+        # Two mentions of a hash have the same holders, so runs whose holders differ share none.
+        if len(runs) > 1 and len({before for _, _, before in runs}) < len(runs) and _repeats(hashes):
+            self._mark(slot, *_first_mentions(hashes, ends))
             return
-        self._held.update(dict.fromkeys(hashes, after))
-        weights = [(size + 63) >> _UNIT_SHIFT for size in map(sub, ends, [begin, *ends])]
-        if max(weights) > _WEIGHT_MAX:
-            weights = [min(weight, _WEIGHT_MAX) for weight in weights]
-        slot.hashes[slot.epoch].extend(hashes)
-        slot.weights[slot.epoch].extend(weights)
-        if not before & mine:
-            total = sum(weights)
-            slot.size += total
-            slot.added += total
-            slot.count += len(hashes)
+        for start, stop, before in runs:
+            run = hashes[start:stop]
+            packed = (before or 0) & ~mine | stamp
+            marked = dict.fromkeys(run, self._share(packed))
+            if len(marked) < len(run):
+                self._mark(slot, *_first_mentions(hashes, ends))
+                return
+            self._held.update(marked)
+            weights = _weights(ends, start, stop)
+            slot.hashes[slot.epoch].fromlist(run)
+            slot.weights[slot.epoch].fromlist(weights)
+            if not (before or 0) & mine:
+                total = sum(weights)
+                slot.size += total
+                slot.added += total
+                slot.count += len(run)
 
     def _share(self, packed: int) -> int:
         if len(self._shared) >= _SHARED:
@@ -232,7 +230,7 @@ class PrefixIndex:
                 self._drop_epoch(number, slot, epoch)
 
     def _is_old(self, slot: _Slot, now: float) -> bool:
-        return now - slot.began[slot.epoch] > self._ttl / _TTL_EPOCHS
+        return now - slot.began[slot.epoch] > self._epoch_span
 
     def forget(self, number: int, hashes: Sequence[int]) -> None:
         """Take back single beliefs of one slot: it turned out not to hold these hashes."""
@@ -298,6 +296,7 @@ class PrefixIndex:
 
     def _next_epoch(self, number: int, slot: _Slot, now: float) -> None:
         slot.epoch = slot.epoch % _EPOCHS + 1
+        slot.stamp = slot.epoch << _BITS * number
         slot.began[slot.epoch], slot.added = now, 0
         self._drop_epoch(number, slot, slot.epoch)  # what still carries the coming number is the oldest
         if sum(map(len, slot.hashes)) > 2 * slot.count + _SLACK:
@@ -354,6 +353,50 @@ class PrefixIndex:
                     hashes.append(key)
                     weights.append(weight)
             slot.hashes[epoch], slot.weights[epoch] = hashes, weights
+
+
+def _runs(found: list[int | None]) -> list[tuple[int, int, int | None]]:
+    """Runs of the same packed value: where each begins, where it ends, and the value.
+
+    Nearly every chain is one run or two, the second unknown; those are found without looking at each hash.
+    """
+    count, first = len(found), found[0]
+    if found.count(first) == count:
+        return [(0, count, first)]
+    known = count
+    while found[known - 1] is None:
+        known -= 1
+    if first is not None and known < count and found[:known].count(first) == known:
+        return [(0, known, first), (known, count, None)]
+    runs, start = [], 0
+    while start < count:
+        before, stop = found[start], start + 1
+        while stop < count and found[stop] is before:
+            stop += 1
+        runs.append((start, stop, before))
+        start = stop
+    return runs
+
+
+def _weights(ends: list[int], start: int, stop: int) -> list[int]:
+    """Weights of hashes `start` to `stop` of a chain, in units."""
+    bounds = ends[start - 1 : stop] if start else [0, *ends[:stop]]
+    weights = [(end - begin + 63) >> _UNIT_SHIFT for begin, end in pairwise(bounds)]
+    if ends[stop - 1] >> _UNIT_SHIFT >= _WEIGHT_MAX:  # else none can be
+        weights = [min(weight, _WEIGHT_MAX) for weight in weights]
+    return weights
+
+
+def _repeats(hashes: list[int]) -> bool:
+    return len(set(hashes)) < len(hashes)
+
+
+def _first_mentions(hashes: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
+    """No true chain repeats a hash; of one that does each hash counts where it comes first."""
+    sizes = [end - begin for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    firsts = dict(zip(reversed(hashes), reversed(sizes), strict=True))
+    keys = list(dict.fromkeys(hashes))
+    return keys, list(accumulate(firsts[key] for key in keys))
 
 
 def _bits(mask: int) -> Iterable[int]:

@@ -11,7 +11,9 @@ Times are ages in seconds, counted back from the moment the batch was made: no c
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import lt
+from struct import Struct as Form
 from struct import pack, unpack
 from typing import Annotated, Final
 
@@ -190,11 +192,18 @@ def _engines_exist(batch: Batch) -> bool:
 # -- hashes ------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
+def _form(count: int) -> Form:
+    """The form of a chain of so many hashes; to read it from its words takes longer than to use it."""
+    return Form(f"<{count}Q{count}I")
+
+
 def pack_chain(chain: Chain, most: int = MOST_HASHES) -> bytes:
     """A chain, or its first `most` hashes: all hashes, then all ends."""
-    hashes, ends = chain.hashes[:most], chain.ends[:most]
-    count = len(hashes)
-    return pack(f"<{count}Q{count}I", *hashes, *ends)
+    hashes, ends = chain.hashes, chain.ends
+    if len(hashes) > most:
+        hashes, ends = hashes[:most], ends[:most]
+    return _form(len(hashes)).pack(*hashes, *ends)
 
 
 def unpack_chain(data: bytes) -> Chain | None:
@@ -202,7 +211,7 @@ def unpack_chain(data: bytes) -> Chain | None:
     count = len(data) // _PAIR
     if not count or len(data) % _PAIR:
         return None
-    numbers = unpack(f"<{count}Q{count}I", data)
+    numbers = _form(count).unpack(data)
     hashes, ends = list(numbers[:count]), list(numbers[count:])
     if max(hashes) >= _HASH_END or not ends[0] or not all(map(lt, ends, ends[1:])):
         return None

@@ -68,7 +68,7 @@ class Books:
 
     def _settle(self, now: float, speed: float) -> None:
         """Take off what was computed since the last time."""
-        if self.pending:
+        if self.pending and now != self._drained_at:  # a batch of others' news has one moment
             budget = (now - self._drained_at) * speed
             if not self.signalled:
                 self._drain(budget)

@@ -84,8 +84,9 @@ class Outbox:
         self._pools = pools
         self._ledger = ledger
         self._wake = wake
-        self._placed: list[tuple[Decision, Replica]] = []
-        self._taken: list[tuple[Decision, Replica]] = []  # in the last batch
+        # With the chains: a request's record lets go of them when it ends, which may be before this can be told.
+        self._placed: list[tuple[Decision, Replica, list[Chain]]] = []
+        self._taken: list[tuple[Decision, Replica, list[Chain]]] = []  # in the last batch
         self._firsts: list[int] = []
         self._ended: list[int] = []
         self._sampled: dict[tuple[str, str], tuple[Pool, Replica, Sample | None, str, float]] = {}
@@ -107,7 +108,8 @@ class Outbox:
 
     def placed(self, decision: "Decision", replica: Replica) -> None:
         """A decision was bound."""
-        self._placed.append((decision, replica))
+        prompt = decision.prompt
+        self._placed.append((decision, replica, prompt.chains if prompt is not None else []))
         if len(self._placed) > _PLACEMENTS:
             self._drop_placements()
         if self.idle:
@@ -249,19 +251,20 @@ class Outbox:
     def _add_placed(self, batch: Batch, rows: dict[Engine, int], now: float) -> None:
         size = count = 0
         engines: dict[int, int] = {}
-        for decision, replica in self._placed:
+        add, running = batch.placed.append, self._ledger
+        for decision, replica, known in self._placed:
             if size >= FULL_BYTES or count >= _ROWS:
                 break
             count += 1
             row = engines.get(id(replica))
             if row is None:
                 row = engines[id(replica)] = rows.setdefault(_engine(decision.pool, replica), len(rows))
-            chains = _chains(decision.prompt.chains, MOST_HASHES) if decision.prompt is not None else []
+            chains = _chains(known, MOST_HASHES)
             # What has ended meanwhile is told for its hashes alone.
-            key = decision.key if decision.key in self._ledger else 0
+            key = decision.key if decision.key in running else 0
+            age = now - decision.at
             tokens = int(decision.tokens + decision.output)
-            placed = Placed(key, row, decision.work, tokens, max(now - decision.at, 0.0), chains)
-            batch.placed.append(placed)
+            add(Placed(key, row, decision.work, tokens, age if age > 0 else 0.0, chains))
             size += _ROW_BYTES + sum(map(len, chains))
         self._taken, self._placed = self._placed[:count], self._placed[count:]
 
@@ -301,6 +304,8 @@ def _engine(pool: Pool, replica: Replica) -> Engine:
 
 def _chains(chains: list[Chain], most: int) -> list[bytes]:
     """Chains of a request, so many hashes of them at most."""
+    if len(chains) == 1:
+        return [pack_chain(chains[0], most)]
     found = []
     for chain in chains:
         if most <= 0:

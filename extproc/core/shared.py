@@ -10,14 +10,13 @@ numbers below 0 in the replicas' books.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final, NamedTuple
 
 from extproc.core.fleet import Replica
-from extproc.core.flights import Flight, Flights, Seen
-from extproc.core.journal import Batch, Engine, heard, same_engine, unpack_chain, unpack_hashes
-from extproc.core.ledger import Ledger
+from extproc.core.flights import Charges, Flights, Seen
+from extproc.core.journal import Batch, Engine, Placed, heard, same_engine, unpack_chain, unpack_hashes
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.sample import Sample
@@ -26,13 +25,15 @@ from extproc.core.sample import Sample
 SILENCE: Final = 3.0
 #: Most other gateways.
 _PEERS: Final = 256
-#: Corrections, and placements before them, of which the order can still be mended.
+#: Corrections, and placements after them, of which the order can still be mended; the newest batch is kept whole.
 _CORRECTIONS: Final = 256
 _RECENT: Final = 512
 #: Most chains of one request that are looked at.
 _CHAINS: Final = 2048
 
 Position = tuple[int, int]
+#: The pool that a row of a batch names, and the replica, where they are known here.
+_Home = tuple[Pool | None, Replica | None]
 
 
 class Peer:
@@ -59,10 +60,10 @@ class _Forgotten(NamedTuple):
     hashes: frozenset[int]
 
 
-class _Place(NamedTuple):
+class _Heard(NamedTuple):
     position: Position
-    engine: Engine
-    chains: list[Chain]
+    engines: list[Engine]
+    placed: list[Placed]
 
 
 def observe(pool: Pool, address: str, sample: Sample) -> None:
@@ -96,22 +97,22 @@ class Shared:
         on_failure: Callable[[Pool, str, str, float], None] = lambda pool, a, r, now: pool.failed(a, r, now),
     ) -> None:
         self.pools = {pool.name: pool for pool in pools}
-        self.ledger = Ledger()
         self.peers: dict[tuple[str, int], Peer] = {}
         self.missed = self.asked = False
         self.gaps = self.unknown = self.malformed = 0
         self._me = me
         self._on_sample = on_sample
         self._on_failure = on_failure
-        self._keys: Iterator[int] = count(-1, -1)
+        self._charges = Charges(count(-1, -1), lambda engine: self._find(engine)[1])
         self._now = 0.0
         self._corrections: deque[_Forgotten] = deque(maxlen=_CORRECTIONS)
-        self._recent: deque[_Place] = deque(maxlen=_RECENT)
+        self._recent: deque[_Heard] = deque()
+        self._recent_rows = 0
 
     @property
     def requests(self) -> int:
         """Requests of others in flight on replicas known here."""
-        return len(self.ledger)
+        return self._charges.count
 
     def hear(self, batch: Batch, position: Position, now: float, lag: float = 0.0) -> bool:
         """Take in a batch; whether it was news.
@@ -122,10 +123,10 @@ class Shared:
             now: seconds, our clock.
             lag: seconds it lay in the stream; 0 when it was read at once.
         """
-        self._now = now
+        self._now = self._charges.now = now
         if (batch.gateway, batch.boot) == self._me:
             if self._corrections:  # others may see a correction before this, which came here after
-                self._index(batch, position)
+                self._index(batch, position, [self._find(engine) for engine in batch.engines])
             return False
         peer = self._peer(batch)
         if peer is None or not self._is_new(peer, batch):
@@ -134,26 +135,29 @@ class Shared:
         self.asked = self.asked or batch.asks
         made = now - lag
         self._correct(batch, position)
-        self._index(batch, position)
-        self._fly(peer, batch, made)
+        homes = [self._find(engine) for engine in batch.engines]
+        self._busy(batch, homes)
+        self._index(batch, position, homes)
+        self._fly(peer, batch, homes, made)
+        self._charges.settle()
         self._sample(batch, made)
         return True
 
     def expire(self, now: float) -> list[str]:
         """Drop gateways that fell silent, with all they had; returns their names. Call it a few times a second."""
-        self._now = now
+        self._now = self._charges.now = now
         silent = [key for key, peer in self.peers.items() if now - peer.heard > SILENCE]
         for key in silent:
             self.peers.pop(key).flights.clear()
+        self._charges.settle()
         return [name for name, _ in silent]
 
     def rebind(self, now: float) -> None:
         """Replicas came, or turned out to be who they are: charge what could not be charged before."""
-        self._now = now
+        self._now = self._charges.now = now
         for peer in self.peers.values():
-            for flight in peer.flights.values():
-                if not flight.bound:
-                    self._bind(flight)
+            peer.flights.rebind()
+        self._charges.settle()
 
     def taken_back(self, engine: Engine, position: Position) -> frozenset[int]:
         """Hashes of an engine that were taken back after a position: what a snapshot made there must not bring."""
@@ -166,8 +170,7 @@ class Shared:
         key = (batch.gateway, batch.boot)
         peer = self.peers.get(key)
         if peer is None and len(self.peers) < _PEERS:
-            flights = Flights(self._keys, self._bind, self._release)
-            peer = self.peers[key] = Peer(batch.gateway, flights, self._now)
+            peer = self.peers[key] = Peer(batch.gateway, Flights(self._charges), self._now)
             self.missed = self.missed or batch.seq > 0
         return peer
 
@@ -182,37 +185,29 @@ class Shared:
 
     # -- what runs -------------------------------------------------------------------------------------
 
-    def _fly(self, peer: Peer, batch: Batch, made: float) -> None:
-        flights, engines, seq = peer.flights, batch.engines, batch.seq
+    def _fly(self, peer: Peer, batch: Batch, homes: list[_Home], made: float) -> None:
+        flights, seq = peer.flights, batch.seq
         if batch.leaves:
             peer.gone = True
             flights.clear()
         if peer.gone:
             return
         if batch.table is not None:
-            flights.table(batch.table, engines, made)
+            flights.table(batch.table, batch.engines, made)
+        flights.placed(seq, batch.placed, batch.engines, [replica for _, replica in homes], made)
+        flights.first_tokens(batch.firsts)
+        flights.ended(seq, batch.ended)
+
+    def _busy(self, batch: Batch, homes: list[_Home]) -> None:
+        """Note the prompt work that was sent."""
+        work = [0.0] * len(homes)
         for row in batch.placed:
-            if row.key:
-                flights.placed(seq, row.key, engines[row.engine], row.work, row.tokens, made - row.age)
-        for key in batch.firsts:
-            flight = flights.get(key)
-            if flight is not None and flight.bound:
-                self.ledger.prompt_done(flight.local, self._now)
-        for key in batch.ended:
-            flights.ended(seq, key)
+            work[row.engine] += row.work
+        for (pool, replica), tokens in zip(homes, work, strict=True):
+            if tokens and pool is not None and replica is not None:
+                pool.busy.add(tokens / replica.prefill_speed, self._now)
 
-    def _bind(self, flight: Flight) -> None:
-        _, replica = self._find(flight.engine)
-        if replica is not None:
-            self.ledger.charge(
-                flight.local, replica, flight.work, flight.tokens, self._now, min(flight.sent, self._now)
-            )
-            flight.bound = True
-
-    def _release(self, flight: Flight) -> None:
-        self.ledger.release(flight.local, self._now)
-
-    def _find(self, engine: Engine) -> tuple[Pool | None, Replica | None]:
+    def _find(self, engine: Engine) -> _Home:
         """The pool and the replica, if it is the incarnation that is meant."""
         pool = self.pools.get(engine.pool)
         replica = pool.get(engine.address) if pool is not None else None
@@ -222,35 +217,37 @@ class Shared:
 
     # -- who holds what --------------------------------------------------------------------------------
 
-    def _index(self, batch: Batch, position: Position) -> None:
-        own = (batch.gateway, batch.boot) == self._me
+    def _index(self, batch: Batch, position: Position, homes: list[_Home]) -> None:
+        """Place what a batch tells, an engine at a time: what different engines hold is independent."""
+        if not batch.placed:
+            return
+        self._remember(_Heard(position, batch.engines, batch.placed))
+        told: list[list[bytes]] = [[] for _ in homes]
         for row in batch.placed:
-            engine = batch.engines[row.engine]
-            pool, replica = self._find(engine)
-            if pool is None or replica is None:
+            if homes[row.engine][1] is None:
                 self.unknown += 1
-                continue
-            if not own:
-                pool.busy.add(row.work / replica.prefill_speed, self._now)
-            if row.chains:
-                chains = self._read(row.chains[:_CHAINS])
-                self._recent.append(_Place(position, engine, chains))
+            elif row.chains:
+                told[row.engine] += row.chains[:_CHAINS]
+        for engine, (pool, replica), chains in zip(batch.engines, homes, told, strict=True):
+            if chains and pool is not None and replica is not None:
                 self._place(pool, replica, engine, chains, position)
 
-    def _read(self, chains: Sequence[bytes]) -> list[Chain]:
-        found = [unpack_chain(data) for data in chains]
-        good = [chain for chain in found if chain is not None]
-        self.malformed += len(found) - len(good)
-        return good
+    def _remember(self, news: _Heard) -> None:
+        self._recent.append(news)
+        self._recent_rows += len(news.placed)
+        while self._recent_rows > _RECENT and len(self._recent) > 1:
+            self._recent_rows -= len(self._recent.popleft().placed)
 
     def _place(
-        self, pool: Pool, replica: Replica, engine: Engine, chains: list[Chain], position: Position
+        self, pool: Pool, replica: Replica, engine: Engine, chains: list[bytes], position: Position
     ) -> None:
+        read = [chain for chain in map(unpack_chain, chains) if chain is not None]
+        self.malformed += len(chains) - len(read)
         if self._corrections:
             gone = self.taken_back(engine, position)
             if gone:
-                chains = [part for chain in chains for part in _without(chain, gone)]
-        pool.place(replica, chains, self._now)
+                read = [part for chain in read for part in _without(chain, gone)]
+        pool.place(replica, read, self._now)
 
     def _correct(self, batch: Batch, position: Position) -> None:
         for row in batch.forgotten:
@@ -263,9 +260,10 @@ class Shared:
                 self.unknown += 1
                 continue
             pool.index.forget(replica.slot, hashes)
-            for later in [place for place in self._recent if place.position >= mark]:
-                if _is_same(later.engine, engine):
-                    self._place(pool, replica, engine, later.chains, later.position)
+            for later in [news for news in self._recent if news.position >= mark]:
+                same = [_is_same(other, engine) for other in later.engines]
+                chains = [data for row in later.placed if same[row.engine] for data in row.chains[:_CHAINS]]
+                self._place(pool, replica, engine, chains, later.position)
 
     # -- what engines said -----------------------------------------------------------------------------
 
