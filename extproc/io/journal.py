@@ -13,12 +13,13 @@ say how long a batch lay in the stream: no gateway's clock is compared with anot
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from extproc.config import RedisSettings
 from extproc.core.journal import MOST_BYTES, Refused, decode, encode
@@ -67,6 +68,11 @@ class StreamClock:
             self._since = now
             self._offsets = [float("-inf"), self._offsets[0]]
         self._offsets[0] = max(self._offsets[0], position[0] / 1000 - now)
+
+    def time(self, now: float) -> int:
+        """The id, in milliseconds, that an entry added now would get, or a little less; 0 when no id was seen."""
+        offset = max(self._offsets)
+        return int((now + offset) * 1000) if offset > float("-inf") else 0
 
     def age(self, position: Position, now: float) -> float:
         """Seconds since an entry was added; at least 0."""
@@ -135,6 +141,8 @@ class Writer:
         except (RedisError, OSError) as error:
             self._outbox.failed()
             self._tell(False, type(error).__name__)
+            if isinstance(error, OutOfMemoryError):
+                await self._make_room()
             return False
         self._stream_clock.saw(position_of(name), self._clock())
         self._last = position_of(name)[0]
@@ -192,6 +200,13 @@ class Writer:
             options = {"minid": oldest, "approximate": True} if oldest else {}
         name: bytes = await self._redis.xadd(self._key, {b"b": data}, **options)
         return name
+
+    async def _make_room(self) -> None:
+        """A full Redis refuses XADD, and the trim with it; if it is the journal that fills it, that would stay so."""
+        oldest = self._stream_clock.time(self._clock()) - int(_KEEP_LEAST * 1000)
+        if oldest > 0:
+            with contextlib.suppress(RedisError, OSError):
+                await self._redis.xtrim(self._key, minid=oldest, approximate=False)
 
     def _tell(self, up: bool, error: str = "") -> None:
         if up != self.up and not (up and self.up is None):
