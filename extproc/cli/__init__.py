@@ -1,6 +1,10 @@
 """The command line: one file a command, loaded only when it is called, so that each starts fast."""
 
+import errno
+import os
+import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -34,7 +38,25 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+#: What a write says when there is no room for it.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
 class _LazyGroup(click.Group):
+    def main(self, *args: Any, **given: Any) -> Any:
+        """Run; an output that can't take what is written ends it with 2 and a line, whatever the command."""
+        try:
+            try:
+                return super().main(*args, **given)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
+            click.echo(f"kvsteer: can't write the output: {error.strerror}; free some space", err=True)
+            sys.exit(2)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -37,8 +37,12 @@ def check_outputs(outputs: dict[str, Path | None], sources: list[Path | None]) -
     """
     taken = {os.path.realpath(path): str(path) for path in sources if path is not None}
     for option, path in outputs.items():
-        if path is None or str(path) == "-":
+        if path is None or (str(path) == "-" and option != "--html"):
             continue
+        if str(path) == "-":
+            raise NotWritable(
+                "--html -: the page goes into a file, as the table is on standard output; name one"
+            )
         place = os.path.realpath(path)
         if place in taken:
             raise NotWritable(f"{option} {path}: would overwrite {taken[place]}; give another name")

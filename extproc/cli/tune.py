@@ -17,7 +17,7 @@ from extproc.sim.checks import SimulationFault
 from extproc.sim.compare import LATE, Plan, check_length
 from extproc.sim.plan import MOST_REPLICAS, uniform_fleet
 from extproc.sim.run import MOST_GATEWAYS, SimSettings
-from extproc.sim.tune import OBJECTIVES, ROOM, Found, Settings, grid, search, star
+from extproc.sim.tune import OBJECTIVES, ROOM, SAME, Found, Settings, grid, search, star
 
 
 @click.command()
@@ -133,11 +133,13 @@ def _report(found: Found, policy: str, objective: str) -> list[str]:
         span = f"{trial.value:.4f} ({min(trial.values):.4f} to {max(trial.values):.4f})"
         lines.append(f"  {span}   {_words(trial.settings)}")
     lines.append("")
+    if not math.isfinite(found.present.value):
+        return [*lines, "Nothing was measured: too few requests were answered. Use a longer workload."]
     if found.best is found.present:
         return [*lines, "The settings as they are came out best. Nothing to change."]
     lines += [f"Best: {_words(found.best.settings)}, {found.gain:.1%} better than as it is."]
     if not found.is_clear:
-        lines.append(f"WARNING: that is within noise ({_noise(found)}); keep what you have.")
+        lines.append(f"WARNING: {_noise(found)}; keep what you have.")
     lines += [
         "It is best on this workload; try it on another day's before you trust it. Nothing was applied. To apply:"
     ]
@@ -159,7 +161,11 @@ def _to_apply(settings: Settings, policy: str) -> list[str]:
 
 
 def _noise(found: Found) -> str:
-    return "one seed can't tell" if len(found.best.values) < 2 else f"{found.noise:.1%} over these seeds"
+    if len(found.best.values) < 2:
+        return "one seed can't tell chance from better"
+    if found.gain <= found.noise:
+        return f"that is within noise ({found.noise:.1%} over these seeds)"
+    return f"less than {SAME:.0%} is not worth a change"
 
 
 def _words(settings: Settings) -> str:

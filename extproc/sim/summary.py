@@ -59,7 +59,7 @@ def summarize(outcome: Outcome, slo: Slo) -> dict[str, float | None]:
     begun = [t >= 0 for t in ttft]
     tokens = sum(compress(compress(outcome.tokens, kept), begun))
     arrived = list(compress(outcome.arrived, kept))
-    span = max(arrived) - min(arrived) if arrived else 0.0
+    span = outcome.duration - min(arrived) if arrived else 0.0  # to the last answer, not to the last arrival
     finished = status.count(Status.FINISHED)
     return {
         "ttft_mean": _mean(firsts),

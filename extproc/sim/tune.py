@@ -30,7 +30,7 @@ _MOST: Final = 600
 #: Settings of the waiting room are written with this before their names.
 ROOM: Final = "room."
 #: A difference below this share of the default is none, whatever the seeds say.
-_SAME: Final = 0.01
+SAME: Final = 0.01
 
 Settings = dict[str, float]
 
@@ -85,7 +85,7 @@ class Found:
     @property
     def is_clear(self) -> bool:
         """Whether the best is better than the present settings by more than chance explains."""
-        return self.gain > max(self.noise, _SAME)
+        return self.gain > max(self.noise, SAME)
 
 
 def grid(tried: Mapping[str, Sequence[float]]) -> list[Settings]:

@@ -12,6 +12,7 @@ from extproc.sim.engine import EngineSettings
 from extproc.sim.gateway import GatewaySettings
 from extproc.sim.generators import GENERATORS, generated
 from extproc.sim.jobs import Row, Status, block_hash
+from extproc.sim.outcome import Outcome
 from extproc.sim.page import page
 from extproc.sim.plan import Fleet, FleetEvent, uniform_fleet
 from extproc.sim.report import as_json
@@ -261,3 +262,19 @@ def test_answers_that_failed_or_are_not_measured_teach_nothing() -> None:
     blind = Simulation(SimSettings(fleet=uniform_fleet(1), gateway=gateway))
     blind.run(rows(5, gap=0.2))
     assert blind.gateways[0].pool.output.predict("", "trace", 4000) == 256
+
+
+def test_goodput_is_never_above_what_arrived_in_the_time_that_it_took() -> None:
+    outcome = Outcome()
+    for number in range(100):  # one a second, each answered well after half a second
+        outcome.number.append(number)
+        outcome.arrived.append(float(number))
+        outcome.ttft.append(0.2)
+        outcome.tpot.append(0.01)
+        outcome.tokens.append(100)
+        outcome.hit.append(0)
+        outcome.output.append(31)
+        outcome.status.append(Status.FINISHED)
+    outcome.arrivals, outcome.duration = 100, 99.5
+    # The first ten are left out; 90 answers between 10 s and 99.5 s.
+    assert summarize(outcome, Slo())["goodput"] == pytest.approx(90 / 89.5)
