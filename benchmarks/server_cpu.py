@@ -121,11 +121,13 @@ class Bench:
         endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
         endpoint["address"]["socket_address"]["port_value"] = self.servers["noop"]
         static["clusters"].append(cluster)
-        static["listeners"] += [twin, _upstream(self.upstream)]
+        static["listeners"] += [twin, upstream(self.upstream)]
         return tree
 
 
-def _upstream(port: int) -> dict[str, Any]:
+def upstream(port: int) -> dict[str, Any]:
+    """A listener that answers as replicas would, metrics too."""
+
     def direct(prefix: str, body: str) -> dict[str, Any]:
         answer = {"status": 200, "body": {"inline_string": body}}
         return {"match": {"prefix": prefix}, "direct_response": answer}
