@@ -222,11 +222,31 @@ def test_a_replica_nobody_knows_is_refused_and_the_reporter_says_so(pushed: Repo
     assert not pushed.row("192.0.2.1:8000")
 
 
+def test_with_both_ways_the_gateway_goes_on_by_itself_when_the_reporter_is_gone() -> None:
+    pool = {"telemetry": "both", "metrics": {"stale_after": f"{STALE}s"}}
+    stack = Reported(StackSettings(replicas=1, engine=ENGINE, redis_url="", pool=pool))
+    try:
+        stack.start_engines()
+        stack.start_gateways()
+        replica = stack.replicas[0]
+        child = stack.reporter(replica, *stack.to_gateway())
+        stack.wait_reports(child, replica)
+        until(lambda: stack.counted("http", "taken") >= 3, 10, "its reports are taken")
+        child.kill()
+        killed = time.monotonic()
+        while time.monotonic() - killed < STALE + 0.5:
+            assert stack.row(replica)["excluded"] is None
+            time.sleep(0.05)
+        assert stack.row(replica)["sample_age"] < STALE
+    finally:
+        stack.close()
+
+
 # -- by Redis ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def registered() -> Iterator[Reported]:
+def discovered() -> Iterator[Reported]:
     """A real Redis and a gateway that knows no replica until one registers."""
     pool = {
         "telemetry": "push",
@@ -242,6 +262,13 @@ def registered() -> Iterator[Reported]:
         yield stack
     finally:
         stack.close()
+
+
+@pytest.fixture
+def registered(discovered: Reported) -> Reported:
+    """The same, once what a test before it registered is gone."""
+    until(lambda: not discovered.admin("/replicas")["replicas"], 15, "the pool is empty")
+    return discovered
 
 
 def by_redis(stack: Reported) -> list[str]:
@@ -271,6 +298,23 @@ def test_a_replica_registers_reports_drains_and_leaves_through_redis(registered:
     finally:
         for child in children:
             child.kill()
+
+
+def test_reports_resume_after_redis_was_gone(registered: Reported) -> None:
+    replica = registered.replicas[0]
+    child = registered.reporter(replica, *by_redis(registered))
+    server = registered.children["redis"]
+    try:
+        registered.wait_reports(child, replica)
+        server.kill()
+        until(lambda: registered.row(replica)["sample_age"] > STALE, STALE + 5, "no report comes")
+        assert explained(registered)["choice"] == replica, "the last known set serves"
+        server.restart()
+        until(lambda: registered.is_fresh(replica), 20, "reports resume")
+    finally:
+        if not server.running:
+            server.restart()
+        child.kill()
 
 
 def test_the_documented_rights_of_a_reporters_user_are_all_it_needs(registered: Reported) -> None:

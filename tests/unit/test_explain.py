@@ -24,6 +24,7 @@ from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
 from extproc.io.explaining import explain
+from extproc.io.records import rows_of, state_of
 from extproc.io.snapshot import BadSnapshot, restore, take
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
@@ -115,6 +116,7 @@ def test_a_bias_is_a_part_of_its_own_and_the_parts_still_add_up(draw: float, fac
     assert [r.address for r in decision.candidates] == [A, B]
     assert parts["total"] == pytest.approx(list(decision.choice.scores))
     uncached = decision.tokens / 8000
+    assert [row["bias"] for row in rows_of(decision, state_of(decision))[:2]] == [1.0, 1.8]
     assert parts["bias"] == [0.0, pytest.approx((factor - 1) * uncached)]
     for i in range(2):
         assert sum(parts[name][i] for name in parts if name != "total") == pytest.approx(parts["total"][i])
