@@ -9,7 +9,7 @@ Decisions read local memory only. With Redis gone they go on with what is known 
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
@@ -32,6 +32,8 @@ _log = structlog.get_logger("kvsteer.sharing")
 
 #: Seconds between looks for silent gateways, and for replicas that were not known when news of them came.
 _TICK = 0.25
+#: Seconds between looks whether there is a snapshot at all: Redis may have come back empty.
+_LOOK = 2.0
 #: After a gap the snapshot is loaded again, once it is sure to reach beyond; not more often than this (s).
 _RELOAD = 2 * WRITE_EVERY
 
@@ -169,15 +171,24 @@ class Sharing:
 
     async def _keep_snapshots(self) -> None:
         while True:
-            await asyncio.sleep(WRITE_EVERY)
+            await self._snapshot_due()
             await self.snapshots.write()
             if self.shared.gaps != self._gaps and self._clock() - self._loaded_at > _RELOAD:
                 self._gaps = self.shared.gaps
                 await self._load()
+            elif self.snapshots.lacking:
+                await self._load(self.snapshots.lacking)
 
-    async def _load(self) -> None:
+    async def _snapshot_due(self) -> None:
+        due = self._clock() + WRITE_EVERY
+        while (left := due - self._clock()) > 0:
+            await asyncio.sleep(min(left, _LOOK))
+            if await self.snapshots.missing():
+                return
+
+    async def _load(self, names: Collection[str] | None = None) -> None:
         began = self._clock()
-        pairs = await self.snapshots.load()
+        pairs = await self.snapshots.load(names)
         self._loaded_at = self._clock()
         if pairs:
             _log.info(

@@ -13,7 +13,7 @@ order does not matter. Everything is done in slices of a few milliseconds.
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
@@ -62,6 +62,7 @@ class Snapshots:
         clock: seconds, monotonic.
 
     Attributes:
+        lacking: pools that had no snapshot yet when this gateway looked, so that what others know did not come.
         loaded: pairs that came from snapshots.
         written: pairs in the last snapshot that this gateway wrote.
         stored: bytes of it in Redis.
@@ -80,6 +81,7 @@ class Snapshots:
         self._redis = make_client(settings, "snapshot")
         self._shared, self._lease, self._id = shared, lease, gateway_id
         self._position, self._clock = position, clock
+        self.lacking = set(shared.pools)
         self.loaded = self.written = self.stored = 0
 
     async def write(self) -> None:
@@ -93,12 +95,24 @@ class Snapshots:
         except (RedisError, OSError) as error:
             _log.warning("snapshot not written", error=type(error).__name__)
 
-    async def load(self) -> int:
-        """Load each pool's snapshot; the pairs that were new. Never raises for Redis' sake."""
+    async def missing(self) -> bool:
+        """Whether this gateway should write one now, since there is none. Never raises for Redis' sake."""
+        try:
+            for pool in self._shared.pools.values():
+                mine = self._lease.held and len(pool.index)
+                if mine and await self._redis.hget(self._key(pool.name), "gen") is None:
+                    return True
+        except (RedisError, OSError):
+            pass  # what can't be asked can't be written either
+        return False
+
+    async def load(self, names: Collection[str] | None = None) -> int:
+        """Load each pool's snapshot, or those named; the pairs that were new. Never raises for Redis' sake."""
         found = 0
         try:
             for pool in self._shared.pools.values():
-                found += await self._load(pool)
+                if names is None or pool.name in names:
+                    found += await self._load(pool)
         except (RedisError, OSError) as error:
             _log.warning("snapshot not loaded; the index warms with traffic", error=type(error).__name__)
         self.loaded += found
@@ -130,6 +144,7 @@ class Snapshots:
             await self._leave(pool.name, gen, count)
             raise
         await self._leave(pool.name, *_read_gen(before))
+        self.lacking.discard(pool.name)
         self.written, self.stored = pairs, stored
 
     async def _leave(self, pool: str, gen: str, count: int) -> None:
@@ -149,6 +164,7 @@ class Snapshots:
             position = position_of(said.get(b"position", b"0-0"))
         except ValueError:
             return 0
+        self.lacking.discard(pool.name)
         found = 0
         for start in range(0, count, _READ_AHEAD):
             keys = [self._piece(pool.name, gen, n) for n in range(start, min(start + _READ_AHEAD, count))]

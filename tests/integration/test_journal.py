@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from unittest.mock import AsyncMock
 
 import pytest
 import redis
@@ -19,6 +20,7 @@ from extproc.core.steering import Rules, Steering
 from extproc.demo.processes import answers
 from extproc.demo.stack import Stack, StackSettings
 from extproc.io.sharing import Sharing
+from extproc.io.state_snapshot import Snapshots
 from tests.integration.conftest import until_async
 
 ADDRESSES = ["10.0.0.1:8000", "10.0.0.2:8000"]
@@ -186,7 +188,11 @@ async def test_redis_killed_and_restarted_empty(server: Stack, client: redis.Red
         child.wait_until(lambda: answers(int(server.redis_url.rsplit(":")[2].split("/")[0])), 5.0)
         await agree(gates)
         assert gates[0].holders(3, 4) == gates[1].holders(3, 4) != set()
-        assert gates[0].sharing.state == "ok"
+
+        async def whole() -> bool:
+            return all(gate.sharing.state == "ok" for gate in gates)
+
+        await until_async(whole, 3.0, "all say that they share again")
 
 
 async def test_redis_paused(server: Stack, client: redis.Redis) -> None:
@@ -266,6 +272,32 @@ async def test_a_new_gateway_is_warm_by_snapshot_and_tail(server: Stack, client:
             await agree([first, late])
         finally:
             await late.stop()
+
+
+async def test_a_gateway_that_found_no_snapshot_looks_again(
+    server: Stack, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extproc.io.sharing.WRITE_EVERY", 1.0)
+    monkeypatch.setattr(Snapshots, "missing", AsyncMock(return_value=False))
+    async with fleet(server.redis_url, 1) as (first,):
+        first.end(first.place(1, 2, 3))
+        await until_async(lambda: _all_told(first), 2.0, "it is told")
+        client.delete("kvsteer:journal")
+        late = Gate(server.redis_url, "late")
+        await late.start()
+        try:
+
+            async def warm() -> bool:
+                return late.holders(1, 2, 3) == first.holders(1, 2, 3)
+
+            await until_async(warm, 6.0, "the snapshot that came later is loaded")
+            assert not late.sharing.snapshots.lacking
+        finally:
+            await late.stop()
+
+
+async def _all_told(gate: Gate) -> bool:
+    return len(gate.sharing.outbox) == 0
 
 
 async def test_a_garbled_snapshot_is_left_alone(server: Stack, client: redis.Redis) -> None:

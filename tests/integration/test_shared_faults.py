@@ -16,7 +16,7 @@ import redis
 
 from extproc.demo.processes import answers
 from tests.integration.conftest import until
-from tests.integration.shared_fleet import GATEWAYS, Fleet, decision_times, load, quantile
+from tests.integration.shared_fleet import GATEWAYS, LOST, Fleet, decision_times, load, quantile
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +54,26 @@ def nobody_holds(fleet: Fleet) -> None:
 
 
 def test_redis_killed_and_restarted_empty(fleet: Fleet) -> None:
-    with load(fleet):
+    with load(fleet, lost=LOST):
         fleet.redis.kill()
         degraded(fleet)
         nobody_holds(fleet)
         fleet.redis.restart()
         fleet.redis.wait_until(lambda: answers(fleet.redis_port), 5)
+        fleet.agreed()
+
+
+def test_redis_emptied_and_a_gateway_started_right_after_it_is_warm(fleet: Fleet) -> None:
+    with load(fleet, lost=LOST), fleet.client() as client:
+        fleet.redis.kill()
+        fleet.redis.restart()
+        fleet.redis.wait_until(lambda: answers(fleet.redis_port), 5)
+        fleet.agreed()
+        until(lambda: client.exists("kvsteer:snapshot:demo"), 5, "a snapshot is written anew")
+        child = fleet.children["gateway-1"]
+        child.kill()
+        child.restart()
+        fleet.wait_gateway(1, child)
         fleet.agreed()
 
 
@@ -157,7 +171,7 @@ def _takes(client: redis.Redis) -> bool:
 
 
 def test_failover_to_a_replica_behind_the_same_address(fleet: Fleet) -> None:
-    with load(fleet):
+    with load(fleet, lost=LOST):
         old, old_port = fleet.redis, fleet.redis_port
         new, port = fleet.new_redis()
         with fleet.client(port) as client:
@@ -172,7 +186,7 @@ def test_failover_to_a_replica_behind_the_same_address(fleet: Fleet) -> None:
 
 
 def test_switchover_where_the_old_server_lives_on_as_a_replica(fleet: Fleet) -> None:
-    with load(fleet):
+    with load(fleet, lost=LOST):
         old, old_port = fleet.redis, fleet.redis_port
         new, port = fleet.new_redis()
         with fleet.client(port) as client, fleet.client(old_port) as former:
