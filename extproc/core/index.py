@@ -175,9 +175,8 @@ class PrefixIndex:
         slot = self._slots.get(number)
         if slot is None or chain.ends[-1] >> _UNIT_SHIFT > slot.capacity:
             return  # a prompt larger than the cache leaves nothing of itself, and must not evict all else
-        if (
-            slot.added * _EPOCH_SHARE >= slot.capacity or now - slot.began[slot.epoch] > self._epoch_span
-        ):  # `_is_old` without a call
+        full = slot.added * _EPOCH_SHARE >= slot.capacity
+        if full or now - slot.began[slot.epoch] > self._epoch_span:
             self._next_epoch(number, slot, now)
         self._mark(slot, chain.hashes, chain.ends)
         if slot.size > slot.capacity or slot.count > self._max_count:
@@ -188,25 +187,25 @@ class PrefixIndex:
 
         Runs that carry the stamp already are passed over: most of a session's prompt when it comes back.
         """
-        mine, stamp = slot.mine, slot.stamp
-        found = list(map(self._held.get, hashes))
-        runs = [run for run in _runs(found) if (run[2] or 0) & mine != stamp]
-        # Two mentions of a hash have the same holders, so runs whose holders differ share none.
-        if len(runs) > 1 and len({before for _, _, before in runs}) < len(runs) and _repeats(hashes):
-            self._mark(slot, *_first_mentions(hashes, ends))
-            return
+        mine, stamp, epoch = slot.mine, slot.stamp, slot.epoch
+        runs = _runs(list(map(self._held.get, hashes)))
+        # Mentions of one hash have one object as their holders, so two runs side by side share no hash.
+        if len(runs) > 2 and len(set(hashes)) < len(hashes):
+            hashes, ends = _first_mentions(hashes, ends)
+            runs = _runs(list(map(self._held.get, hashes)))
         for start, stop, before in runs:
+            if (ours := before & mine) == stamp:
+                continue
             run = hashes[start:stop]
-            packed = (before or 0) & ~mine | stamp
-            marked = dict.fromkeys(run, self._share(packed))
+            marked = dict.fromkeys(run, self._share(before ^ ours | stamp))
             if len(marked) < len(run):
                 self._mark(slot, *_first_mentions(hashes, ends))
                 return
             self._held.update(marked)
             weights = _weights(ends, start, stop)
-            slot.hashes[slot.epoch].fromlist(run)
-            slot.weights[slot.epoch].fromlist(weights)
-            if not (before or 0) & mine:
+            slot.hashes[epoch].fromlist(run)
+            slot.weights[epoch].fromlist(weights)
+            if not ours:
                 total = sum(weights)
                 slot.size += total
                 slot.added += total
@@ -355,25 +354,25 @@ class PrefixIndex:
             slot.hashes[epoch], slot.weights[epoch] = hashes, weights
 
 
-def _runs(found: list[int | None]) -> list[tuple[int, int, int | None]]:
-    """Runs of the same packed value: where each begins, where it ends, and the value.
+def _runs(found: list[int | None]) -> list[tuple[int, int, int]]:
+    """Runs of the same packed value: where each begins, where it ends, and the value (0 for unknown).
 
     Nearly every chain is one run or two, the second unknown; those are found without looking at each hash.
     """
     count, first = len(found), found[0]
     if found.count(first) == count:
-        return [(0, count, first)]
+        return [(0, count, first or 0)]
     known = count
     while found[known - 1] is None:
         known -= 1
     if first is not None and known < count and found[:known].count(first) == known:
-        return [(0, known, first), (known, count, None)]
+        return [(0, known, first), (known, count, 0)]
     runs, start = [], 0
     while start < count:
         before, stop = found[start], start + 1
         while stop < count and found[stop] is before:
             stop += 1
-        runs.append((start, stop, before))
+        runs.append((start, stop, before or 0))
         start = stop
     return runs
 
@@ -382,13 +381,7 @@ def _weights(ends: list[int], start: int, stop: int) -> list[int]:
     """Weights of hashes `start` to `stop` of a chain, in units."""
     bounds = ends[start - 1 : stop] if start else [0, *ends[:stop]]
     weights = [(end - begin + 63) >> _UNIT_SHIFT for begin, end in pairwise(bounds)]
-    if ends[stop - 1] >> _UNIT_SHIFT >= _WEIGHT_MAX:  # else none can be
-        weights = [min(weight, _WEIGHT_MAX) for weight in weights]
-    return weights
-
-
-def _repeats(hashes: list[int]) -> bool:
-    return len(set(hashes)) < len(hashes)
+    return [min(weight, _WEIGHT_MAX) for weight in weights] if max(weights) > _WEIGHT_MAX else weights
 
 
 def _first_mentions(hashes: list[int], ends: list[int]) -> tuple[list[int], list[int]]:

@@ -21,6 +21,8 @@ SCHEMA: Final = 1
 #: Most bytes of a piece, uncompressed, and pairs in a run: ten bytes a pair.
 MOST_PIECE: Final = 2**18
 _RUN: Final = 4096
+#: Pairs in a run as it is written and taken in at once: about a millisecond of work.
+_STEP: Final = 1024
 _HASH_END: Final = 2**60
 _SWAPPED: Final = pack("=H", 1) != pack("<H", 1)
 
@@ -60,17 +62,35 @@ def _runs(pool: Pool, now: float) -> Iterator[Run]:
             continue
         engine = Engine(pool.name, replica.address, started_of(replica))
         for back, age, hashes, weights in pool.index.dump(replica.slot, now):
-            for start in range(0, len(hashes), _RUN):
-                part = slice(start, start + _RUN)
+            for start in range(0, len(hashes), _STEP):
+                part = slice(start, start + _STEP)
                 yield Run(engine, back, age, _bytes(hashes[part]), _bytes(weights[part]))
 
 
 def runs_of(piece: bytes) -> list[Run]:
-    """The runs of a piece; none when it is not one."""
+    """The runs of a piece, in steps of a millisecond's work; none when it is not one."""
     try:
-        return _decode(piece) if len(piece) <= MOST_PIECE else []
+        found = _decode(piece) if len(piece) <= MOST_PIECE else []
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []
+    return [step for run in found for step in _steps(run)]
+
+
+def _steps(run: Run) -> list[Run]:
+    """A run in parts; one that is not whole stays as it is, for `restore` to refuse."""
+    pairs = len(run.weights) // 2
+    if pairs <= _STEP or len(run.hashes) != 8 * pairs:
+        return [run]
+    return [
+        Run(
+            run.engine,
+            run.back,
+            run.age,
+            run.hashes[8 * at : 8 * (at + _STEP)],
+            run.weights[2 * at : 2 * (at + _STEP)],
+        )
+        for at in range(0, pairs, _STEP)
+    ]
 
 
 def restore(shared: Shared, run: Run, position: Position, now: float) -> int:
