@@ -118,6 +118,30 @@ def test_forgetting_takes_back_only_what_is_named() -> None:
     assert index.count(0) == 1
 
 
+@pytest.mark.parametrize("hashes", [(1, 2, 1, 3), (7, 1, 7, 2), (1, 1), (1, 8, 1, 9)])
+def test_a_chain_that_repeats_a_hash_counts_it_once(hashes: tuple[int, ...]) -> None:
+    index = index_of(10**6)
+    index.place(0, chain(7, 8), 0.0)
+    index.place(0, chain(*hashes), 0.0)
+    distinct = {7, 8, *hashes}
+    assert len(index) == len(distinct)
+    assert index.size(0) == 1024 * len(distinct)
+    assert all(index.match([key]) == {0: 1} for key in distinct)
+    index.expire(1e6)
+    index.expire(2e6)
+    assert (len(index), index.size(0)) == (0, 0)
+
+
+def test_placing_a_longer_chain_again_adds_only_what_is_new() -> None:
+    index = index_of(10**6, 10**6)
+    index.place(0, chain(1, 2), 0.0)
+    index.place(1, chain(1), 0.0)
+    index.place(0, chain(1, 2, 3), 0.0)  # holders by runs: both, the first, none
+    index.place(1, chain(1, 2, 3, 4), 0.0)
+    assert index.match([1, 2, 3, 4]) == {0: 3, 1: 4}
+    assert (index.size(0), index.size(1)) == (3 * 1024, 4 * 1024)
+
+
 def test_unknown_slots_are_ignored() -> None:
     index = index_of(10**6)
     index.place(7, chain(1), 0.0)

@@ -1,6 +1,7 @@
 """A prefix index in pieces and back: what a new gateway loads."""
 
 import random
+from array import array
 
 import msgspec
 import pytest
@@ -51,6 +52,16 @@ def test_a_copy_holds_what_the_original_holds() -> None:
         assert copy.index.count(mine.slot) == original.index.count(theirs.slot)
         assert copy.index.size(mine.slot) == original.index.size(theirs.slot)
     assert load(Shared([copy], ("me", 1)), found) == 0, "once more changes nothing"
+
+
+def test_a_long_run_is_taken_in_by_steps_of_a_thousand() -> None:
+    copy = pool()
+    hashes, weights = array("Q", range(1, 4097)), array("H", [1] * 4096)
+    run = Run(Engine("chat", A), 0, 1.0, hashes.tobytes(), weights.tobytes())
+    steps = runs_of(msgspec.msgpack.encode([run]))
+    assert [len(step.weights) // 2 for step in steps] == [1024] * 4
+    assert sum(restore(Shared([copy], ("me", 1)), step, (1, 0), 1.0) for step in steps) == 4096
+    assert copy.index.match([4096]) == {copy.replicas[0].slot: 1}
 
 
 def test_what_was_used_here_meanwhile_is_kept_as_newer() -> None:

@@ -250,6 +250,19 @@ def test_news_of_an_engine_that_restarted_do_not_reach_the_new_one() -> None:
     assert shared.unknown == 1
 
 
+def test_a_replicas_occupancy_follows_each_batch_and_each_silence() -> None:
+    shared = view()
+    replica = shared.pools["chat"].get(A)
+    assert replica is not None
+    shared.hear(say(0, placed=[placed(1), placed(2), placed(3)]), (1, 0), 1.0)
+    assert replica.occupancy == pytest.approx(3 / replica.max_running)
+    assert shared.requests == 3
+    shared.hear(say(1, ended=[2]), (2, 0), 1.0)
+    assert replica.occupancy == pytest.approx(2 / replica.max_running)
+    shared.expire(10.0)
+    assert (replica.occupancy, shared.requests) == (0, 0)
+
+
 def test_what_runs_on_a_replica_that_joins_later_is_charged_then() -> None:
     shared = Shared([Pool("chat", now=0.0)], ("me", 1))
     shared.hear(say(0, placed=[placed(1)]), (1, 0), 1.0)
