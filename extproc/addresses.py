@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
@@ -45,6 +46,16 @@ def parse_address(text: str) -> HostPort:
     if host.startswith("["):
         return HostPort(_canonical_ipv6(host[1:-1], text), int(port_text))
     return HostPort(_canonical_host(host, text), int(port_text))
+
+
+def is_plain_url(text: str) -> bool:
+    """Whether it is an http or https URL with a host and a sound port, without a user, blanks or odd characters."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a broken IPv6 literal, or a port that is none
+        return False
+    return good and "@" not in parts.netloc and text.isascii() and text.isprintable() and " " not in text
 
 
 def _canonical_ipv6(host: str, text: str) -> str:

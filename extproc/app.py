@@ -26,6 +26,7 @@ from extproc.io.admin import Admin
 from extproc.io.collector import Collector
 from extproc.io.explaining import explain
 from extproc.io.intake import Intake
+from extproc.io.lives import Lives
 from extproc.io.metrics import Metrics
 from extproc.io.operator import OperatorDesk
 from extproc.io.records import Records
@@ -56,6 +57,8 @@ _MESSAGE_ROOM = 2**20
 _TICK = 0.1
 #: Seconds between looks at reports in Redis.
 _REPORTS = 0.5
+#: Seconds between looks at what operators asked of other gateways.
+_ORDERS = 0.1
 #: Seconds between sweeps of what is too old in the prefix index.
 _SWEEP = 5.0
 
@@ -95,6 +98,9 @@ class Gateway:
         )
         self._readers = self._report_readers()
         self.registry = self._registry()
+        if self.registry is not None:
+            registry = self.registry
+            self.operator.push = lambda: registry.look(self.operator.look)
         self.follower = self._follower()
         self.transport: Transport = GrpcioTransport(
             settings.grpc.address,
@@ -133,9 +139,12 @@ class Gateway:
             await collector.start()
         await asyncio.gather(*(follower.start(self.tasks) for follower in self._followers.values()))
         self.tasks.every("lives", _TICK, self._tick)
+        lives = Lives()
+        self.tasks.every("told", 1.0, lambda: lives.look(self.steering.pools, clock.monotonic()))
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
             self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
+            self.tasks.every("orders", _ORDERS, self.operator.push)
         for name, reader in self._readers.items():
             self.tasks.every(f"reports {name}", _REPORTS, reader.look)
         if self.follower is not None:
@@ -183,7 +192,10 @@ class Gateway:
 
     def shared_why(self) -> str:
         """Why the shared state is degraded; "" when it is not, or before Redis was asked."""
-        return "" if self.registry is None else self.registry.why
+        if self.registry is None:
+            return ""
+        lost = self.sharing is not None and self.sharing.state == "degraded"
+        return self.registry.why or ("the journal can't be read or written" if lost else "")
 
     def policies(self) -> list[dict[str, Any]]:
         """Each pool's policy, its version, and where it is from."""
@@ -367,6 +379,9 @@ class Gateway:
         def on_failure(address: str, reason: str) -> None:
             if pool.get(address) is None:
                 return  # an operator's deadline removed it; who stands in the file is scraped on
+            known = pool.get(address)
+            if known is not None and reason != known.unheard:
+                _log.warning("scraping fails", pool=pool.name, replica=address, reason=reason)
             pool.failed(address, reason, clock.monotonic())
             if sharing is not None:
                 sharing.scrape_failed(pool, address, reason)

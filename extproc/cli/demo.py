@@ -41,7 +41,7 @@ def command(redis_url: str | None, seconds: float, seed: int, keep: bool) -> Non
     try:
         reports = [_run(console, policy, workload, redis_url, keep) for policy in (_BASELINE, _OURS)]
     except StackError as error:
-        console.print(f"[red]kvsteer demo: {error}[/red]", soft_wrap=True)
+        console.print(f"kvsteer demo: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("stopped; every process it started has ended")

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from extproc.cli.admin_port import admin_option, call, fail, json_option, replica_path
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Seconds that a drain is watched at least where other gateways must hear of it: five times what they take.
+_SETTLE = 0.5
 #: Seconds between looks at what is still in flight.
 _LOOK = 0.25
 
@@ -41,7 +43,8 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
     query = "" if deadline is None else f"?deadline={seconds(deadline)}"
     order = call(admin, replica_path(replica, "drain") + query, "POST")
     address = order["replica"]  # in its canonical form
-    left = _watch(admin, address, quiet=as_json) if wait else _in_flight(admin, address)
+    settle = _SETTLE if order["reaches"].startswith("every") else 0.0
+    left = _watch(admin, address, settle, quiet=as_json) if wait else _in_flight(admin, address)
     state = left.pop("state") or order["state"]
     if as_json:
         click.echo(json.dumps({**order, **left, "state": state}))
@@ -91,12 +94,14 @@ def _in_flight(admin: str, replica: str) -> dict[str, Any]:
     }
 
 
-def _watch(admin: str, replica: str, *, quiet: bool) -> dict[str, Any]:
+def _watch(admin: str, replica: str, settle: float, *, quiet: bool) -> dict[str, Any]:
+    """Look until nothing is in flight, for `settle` seconds at least: other gateways may still send meanwhile."""
+    began = time.monotonic()
     left = _in_flight(admin, replica)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
         bar = bars.add_task("", total=max(left["requests"], 1))
-        while left["requests"]:
+        while left["requests"] or time.monotonic() - began < settle:
             words = f"{left['requests']} requests, {left['tokens']:,} tokens in flight"
             bars.update(bar, description=words, completed=bars.tasks[0].total - left["requests"])
             time.sleep(_LOOK)

@@ -58,7 +58,7 @@ class BreakerSettings:
     #: First and longest time open; each failed probe doubles it.
     first: float = 1.0
     longest: float = 8.0
-    #: Pushback without a Retry-After counts for this long; one with it at most for `most_pushback`.
+    #: Pushback counts for at least this long, for as long as Retry-After says, and at most for `most_pushback`.
     pushback: float = 1.0
     most_pushback: float = 15.0
     #: How long a probe's verdict is waited for before the next may try; verdicts come in batches.
@@ -132,7 +132,9 @@ class Breaker:
         Those that were under way before it opened tell nothing new while it is open.
         """
         if said == PUSHBACK:
-            wait = self._settings.pushback if retry_after is None else retry_after
+            wait = max(
+                self._settings.pushback, retry_after or 0.0
+            )  # at 0 a full engine is not asked at once either
             self.pushed_until = max(self.pushed_until, now + min(wait, self._settings.most_pushback))
         if self.state == HALF_OPEN:
             return self._probes.pop(key, None) is not None and self._probe_ended(said, now)

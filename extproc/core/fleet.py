@@ -13,6 +13,7 @@ from extproc.core.breaker import HALF_OPEN, Breaker, BreakerSettings, verdict
 from extproc.core.headroom import Headroom, Parts, Weights, toward_kv
 from extproc.core.ledger import Books
 from extproc.core.lifecycle import (
+    HEALTHY,
     MISSED,
     RECOVERED,
     SAMPLE,
@@ -150,6 +151,7 @@ class Replica:
         "share",
         "slot",
         "traits",
+        "unheard",
     )
 
     def __init__(
@@ -199,6 +201,8 @@ class Replica:
         #: Factor on its expected cost: below 1 favours it (core/bias.py).
         self.bias = self.cost
         self._headroom = Headroom(traits.weights)
+        #: Why the last scrape failed, as the collector words it; "" when it did not.
+        self.unheard = ""
         self._failures = 0
         self._speeds = Speeds(traits.prefill_speed, traits.decode_speed, traits.prefill_doubling)
         self._prefill, self._decode = Stepped(traits.prefill_speed), Stepped(traits.decode_speed)
@@ -226,7 +230,7 @@ class Replica:
         self._counted = self.books.tokens
         self._strangers = (self._strangers[1] if self._strangers else beyond, beyond)
         self.recount()
-        self._failures = 0
+        self._failures, self.unheard = 0, ""
         self.fresh_until = sample.at + self.traits.stale_after
         self.life.apply(SAMPLE, "metrics", sample.at)
         if self.life.cause == "metrics":  # what missed scrapes began, a scrape ends; the breaker ends its own
@@ -240,7 +244,9 @@ class Replica:
         self.share = self.life.share(now) * self.pace.share
         self.barred = self._reason(now)
         age = now - self.life.born
-        if age < self.traits.cold.span:
+        if (
+            age < self.traits.cold.span and self.life.state == HEALTHY
+        ):  # while it warms up it gets less, not more
             self.bias = self.cost * self.traits.cold.factor(age, empty_share(self.sample, self.kv_tokens))
         else:
             self.bias = self.cost
@@ -305,6 +311,7 @@ class Replica:
 
     def failed(self, reason: str, now: float) -> None:
         """A scrape failed; `reason` as the collector words it."""
+        self.unheard = reason
         if reason.startswith(_HARMLESS):
             self._failures = 0
             return

@@ -39,7 +39,7 @@ def canonical(address: str) -> str:
     """`ip:port` as Envoy writes it. An IPv4 address in IPv6 form (`::ffff:1.2.3.4`) becomes plain IPv4.
 
     Raises:
-        ValueError: it is a host name, has port 0, or can't be connected to (unspecified, multicast).
+        ValueError: it is a host name, has port 0, or can't be connected to (unspecified, multicast, reserved).
     """
     host, port = parse_address(address)
     try:
@@ -48,7 +48,9 @@ def canonical(address: str) -> str:
         raise ValueError(f"{address!r} is a host name; write the IP address, or use DNS discovery") from None
     if port == 0:
         raise ValueError(f"{address!r} has port 0; write the port the engine listens on")
-    if ip.is_unspecified or ip.is_multicast:
+    if (
+        ip.is_unspecified or ip.is_multicast or (ip.version == 4 and ip.is_reserved)
+    ):  # 240/4 and the broadcast
         raise ValueError(f"{address!r} is no address of one engine; write its own IP address")
     return str(HostPort(host, port))
 

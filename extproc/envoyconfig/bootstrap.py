@@ -4,7 +4,7 @@ from extproc.addresses import HostPort, parse_address
 from extproc.config import GatewaySettings
 from extproc.envoyconfig import clusters, replies, routes
 from extproc.envoyconfig.filters import http_filters
-from extproc.envoyconfig.names import GATEWAYS, MIRROR_HEADER, OWNED_PREFIXES, Tree, seconds, typed
+from extproc.envoyconfig.names import MIRROR_HEADER, OWNED_PREFIXES, Tree, seconds, typed
 from extproc.envoyconfig.yamltext import to_yaml
 
 _HEAD = """\
@@ -29,6 +29,7 @@ def bootstrap(settings: GatewaySettings, *, feedback: bool = False) -> Tree:
             "listeners": [_listener(settings, feedback=feedback)],
             "clusters": [
                 *(clusters.pool(settings, pool) for pool in settings.pools),
+                *(clusters.single_gateways(settings) if settings.envoy.access_log else []),
                 clusters.gateways(settings),
             ],
         },
@@ -72,17 +73,21 @@ def _connection_manager(settings: GatewaySettings, *, feedback: bool) -> Tree:
         local_reply_config=replies.local_reply_config(settings.limits.body),
         route_config=routes.route_config(settings),
         http_filters=http_filters(settings.envoy, feedback=feedback),
-        **({"access_log": [_access_log()]} if settings.envoy.access_log else {}),
+        **({"access_log": _access_logs(settings)} if settings.envoy.access_log else {}),
     )
 
 
-def _access_log() -> Tree:
+def _access_logs(settings: GatewaySettings) -> list[Tree]:
+    return [_access_log(cluster) for cluster in clusters.log_targets(settings)]
+
+
+def _access_log(cluster: str) -> Tree:
     """How each request ended, sent to a gateway in batches: a fifth of a second is soon enough for a breaker."""
     common = {
         "log_name": "kvsteer",
         "transport_api_version": "V3",
         "buffer_flush_interval": "0.2s",
-        "grpc_service": {"envoy_grpc": {"cluster_name": GATEWAYS}},
+        "grpc_service": {"envoy_grpc": {"cluster_name": cluster}},
     }
     return {
         "name": "envoy.access_loggers.http_grpc",

@@ -127,6 +127,37 @@ def gateways(settings: GatewaySettings) -> Tree:
     }
 
 
+def log_targets(settings: GatewaySettings) -> list[str]:
+    """Clusters that the access log goes to: every gateway gets all of it, as each has breakers of its own."""
+    count = len(_gateway_addresses(settings))
+    return [GATEWAYS] if count == 1 else [f"{GATEWAYS}_{number}" for number in range(count)]
+
+
+def single_gateways(settings: GatewaySettings) -> list[Tree]:
+    """A cluster for each gateway where there are several, for what all of them are told.
+
+    Raises:
+        ConfigError: as `gateways`.
+    """
+    addresses = _gateway_addresses(settings)
+    return [
+        {
+            "name": name,
+            "type": "STATIC" if address.is_ip else "STRICT_DNS",
+            "connect_timeout": "0.25s",
+            "typed_extension_protocol_options": {
+                "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _http2()
+            },
+            "load_assignment": {
+                "cluster_name": name,
+                "endpoints": [{"lb_endpoints": [_gateway_endpoint(address)]}],
+            },
+        }
+        for name, address in zip(log_targets(settings), addresses, strict=True)
+        if name != GATEWAYS
+    ]
+
+
 def _http2() -> Tree:
     return typed(
         "extensions.upstreams.http.v3.HttpProtocolOptions",

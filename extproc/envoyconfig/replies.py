@@ -33,6 +33,7 @@ def local_reply_config(body_limit: int) -> Tree:
                 "No replica could answer.",
                 _SERVER,
                 "upstream_unavailable",
+                retry_after=1,
             ),
             _mapper(
                 f"{details}.startsWith('ext_proc_error')",
@@ -44,11 +45,13 @@ def local_reply_config(body_limit: int) -> Tree:
     }
 
 
-def _mapper(expression: str, message: str, kind: str, code: str) -> Tree:
+def _mapper(expression: str, message: str, kind: str, code: str, *, retry_after: int | None = None) -> Tree:
     cel = typed("extensions.access_loggers.filters.cel.v3.ExpressionFilter", expression=expression)
     extension = {"name": "envoy.access_loggers.extension_filters.cel", "typed_config": cel}
     error = {"message": message, "type": kind, "code": code}
+    header = {"header": {"key": "retry-after", "value": str(retry_after)}}
     return {
         "filter": {"extension_filter": extension},
         "body_format_override": {"json_format": {"error": error}},
+        **({"headers_to_add": [header]} if retry_after is not None else {}),
     }

@@ -169,6 +169,7 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "parts": asdict(replica.parts),
         "bias": replica.bias,
         "sample_age": None if sample is None else round(now - sample.at, 3),
+        "scrape_failure": replica.unheard or None,
         "running": sample and sample.running,
         "waiting": sample and sample.waiting,
         "kv_used": sample and sample.kv_used,

@@ -204,7 +204,7 @@ class _Rounds:
         if engine is None:
             raise ScrapeFailed("unparsable")
         sample = engine.parse(await _wanted_part(body, engine), at)
-        if sample.is_blank and not engine.recognises(body):
+        if sample.is_blank:  # it tells nothing, so it must not count as fresh
             self._engine = self._given  # another engine may have taken the address
             raise ScrapeFailed("unparsable")
         self._engine = engine

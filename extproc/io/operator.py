@@ -5,8 +5,8 @@ field `*` says that it was not lost, so that an emptied Redis ends no drain:
 
     PREFIX:operator:POOL    hash   address -> JSON {"deadline": epoch seconds or null, "who", "at": epoch seconds}
 
-An order counts here at once, in Redis with the next beat, and in the other gateways with theirs. Without Redis it
-counts in this gateway only, and the answer says so. What an order asks for:
+An order counts here at once, is written to Redis before it is answered, and the other gateways look ten times a
+second. Without Redis it counts in this gateway only, and the answer says so. What an order asks for:
 
     standing, deadline to come   the replica drains, with that deadline; a changed one is taken over
     deadline passed              the replica is removed; it is shown as removed, and joins no more
@@ -15,7 +15,7 @@ counts in this gateway only, and the answer says so. What an order asks for:
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -43,6 +43,10 @@ REMOVED = "removed"
 _MARK = b"*"
 #: Most known addresses that one answer names.
 _NAMED = 50
+
+
+async def _nothing() -> None:
+    """No Redis, nothing to write."""
 
 
 class OperatorDesk:
@@ -76,6 +80,8 @@ class OperatorDesk:
         self._removed: dict[str, set[str]] = {pool.name: set() for pool in pools}
         #: Orders taken here and not yet in Redis: (pool, address) -> JSON, or None for "take it away".
         self._pending: dict[tuple[str, str], bytes | None] = {}
+        #: Writes what is pending and follows what stands in Redis, at once; never raises.
+        self.push: Callable[[], Awaitable[None]] = _nothing
 
     def routes(self) -> list[web.RouteDef]:
         """Routes for the admin port."""
@@ -159,6 +165,17 @@ class OperatorDesk:
             await self._sync_pool(redis, pool)
         self.enforce()
 
+    async def look(self, redis: Any) -> None:
+        """Follow what other gateways were asked, and write what this one was; several times a second."""
+        if self._pending:
+            await self.sync(redis)
+            return
+        for pool in self._pools:
+            standing = await redis.hgetall(f"{self._prefix}:operator:{pool.name}")
+            if _MARK in standing and not self._pending:  # else the next beat sees to it
+                self._follow(pool, standing)
+        self.enforce()
+
     async def _sync_pool(self, redis: Any, pool: Pool) -> None:
         key = f"{self._prefix}:operator:{pool.name}"
         if not await redis.hexists(key, _MARK):  # emptied, or the first order of all: say again what holds
@@ -200,12 +217,13 @@ class OperatorDesk:
         except ValueError as error:
             return _answer({"error": str(error)}, 400)
         order = Order.given(patience, f"uid {os.getuid()}", clock.wall(), clock.monotonic())
-        return self._order(request, lambda pool, address: self._drain(pool, address, order))
+        return await self._order(request, lambda pool, address: self._drain(pool, address, order))
 
     async def _on_undrain(self, request: web.Request) -> web.Response:
-        return self._order(request, self._undrain)
+        await self.push()  # another gateway may have been asked for the drain a moment ago
+        return await self._order(request, self._undrain)
 
-    def _order(self, request: web.Request, take: Callable[[Pool, str], bool]) -> web.Response:
+    async def _order(self, request: web.Request, take: Callable[[Pool, str], bool]) -> web.Response:
         if "Origin" in request.headers:  # browsers send it with every such call from another page; we do not
             return _answer({"error": "orders are not taken from web pages; use kvsteer drain"}, 403)
         address = _canonical(request.match_info["address"])
@@ -219,6 +237,7 @@ class OperatorDesk:
         self.enforce()
         if not self._has_redis:
             self._pending.clear()
+        await self.push()
         return _answer(
             {
                 "replica": address,

@@ -181,6 +181,10 @@ def _says(text: bytes):
         (_says(b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n"), "too_large"),
         (_says(b"HTTP/1.1 200 OK\r\ncontent-length: 18\r\n\r\n<html>hello</html>"), "unparsable"),
         (_says(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), "unparsable"),
+        (
+            _says(b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\nvllm:num_requests_running NaN\n"),
+            "unparsable",
+        ),
         (_says(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"), "status_404"),
         (_says(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"), "status_401"),
         (_says(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"), "status_503"),

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from extproc.io.discovery import Failed, FileSource, Found
+import pytest
+
+from extproc.io.discovery import Failed, FileSource, Found, file
 
 EVERY = 0.05
 
@@ -176,14 +179,37 @@ async def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
         assert heard.last is first
 
 
-async def test_a_disk_that_hangs_is_told_and_costs_one_thread(tmp_path: Path, monkeypatch: object) -> None:
-    """A named pipe without a writer hangs whoever opens it, as a dead network disk does."""
-    path = tmp_path / "endpoints.yaml"
-    os.mkfifo(path)
-    from extproc.io.discovery import file
+async def test_a_disk_that_hangs_is_told_and_costs_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, looks = threading.Event(), []
 
-    monkeypatch.setattr(file, "_DEADLINE", 0.1)  # type: ignore[attr-defined]
+    def hangs(_self: FileSource) -> None:
+        looks.append(1)
+        answers.wait()
+        raise FileNotFoundError(2, "gone")
+
+    monkeypatch.setattr(FileSource, "_stat", hangs)
+    monkeypatch.setattr(file, "_DEADLINE", 0.1)
+    try:
+        async with following(FileSource(tmp_path / "endpoints.yaml", every=EVERY)) as heard:
+            await heard.until(lambda: heard.failed("timeout"))
+            await heard.more(5)
+        assert len(looks) == 1
+    finally:
+        answers.set()
+
+
+async def test_a_pipe_in_the_files_place_is_told_and_left_when_a_file_comes(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text("- 10.0.0.1:80\n")
     async with following(FileSource(path, every=EVERY)) as heard:
-        await heard.until(lambda: heard.failed("timeout"))
-        await heard.more(5)
-    os.close(os.open(path, os.O_WRONLY))  # lets the one thread go
+        await heard.until(lambda: heard.addresses == ["10.0.0.1:80"])
+        path.unlink()
+        os.mkfifo(path)
+        await heard.until(lambda: heard.failed("unreadable"))
+        assert isinstance(heard.last, Failed)
+        assert "is no regular file" in heard.last.detail
+        path.unlink()
+        path.write_text("- 10.0.0.2:80\n")
+        await heard.until(lambda: heard.addresses == ["10.0.0.2:80"])

@@ -82,6 +82,22 @@ async def test_a_replica_that_pushes_back_is_left_alone_and_its_breaker_stays_cl
     assert time.monotonic() - began > 3.0
 
 
+async def test_every_gateway_learns_of_failures_and_pushback_whoever_sent_the_request() -> None:
+    settings = StackSettings(replicas=4, gateways=2, engine=QUICK, engine_processes=4)
+    with Stack(settings) as stack:
+        bad, full = stack.replicas[0], stack.replicas[1]
+        control(bad, error={"status": 500, "share": 1.0})
+        control(full, error={"status": 429, "share": 1.0, "retry_after": 5})
+        await load(stack, 2.0)
+        during = per_replica(await load(stack, 2.5))
+        assert during[bad] < 0.02 * during.total() + 2, during
+        assert during[full] < 0.02 * during.total() + 2, during
+        for number in (0, 1):
+            rows = {row["replica"]: row for row in stack.admin("/replicas", number)["replicas"]}
+            assert rows[bad]["excluded"] == "breaker", f"gateway {number} did not learn of the failures"
+            assert rows[full]["excluded"] == "pushback", f"gateway {number} did not learn of the pushback"
+
+
 async def test_a_killed_replica_is_out_within_a_second_and_warms_up_when_it_is_back(stack: Stack) -> None:
     victim = stack.replicas[2]
     running = asyncio.create_task(load(stack, 6.0))

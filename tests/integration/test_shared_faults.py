@@ -6,6 +6,7 @@ more, that views are equal, and that each lease has one holder.
 
 import itertools
 import logging
+import os
 import signal
 import sys
 import time
@@ -20,8 +21,8 @@ from tests.integration.shared_fleet import GATEWAYS, LOST, Fleet, decision_times
 
 _log = logging.getLogger(__name__)
 
-#: Seconds of a pause of Redis, and of normal work before and after it. A pause of 30 s shows the same.
-PAUSE = 8.0
+#: Seconds of a pause of Redis, and of normal work before and after it, together. KVSTEER_PAUSE=30 for a long one.
+PAUSE = float(os.environ.get("KVSTEER_PAUSE", "8"))
 #: Decisions while Redis is paused may take so many times as long. At P99 a busy machine adds what it likes (a few of
 #: some hundred decisions wait for a core), so that there it is so many seconds more beside.
 SLOWER, NOISE = 1.2, 0.001

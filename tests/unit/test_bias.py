@@ -60,7 +60,9 @@ def test_a_joining_replica_is_favoured_from_its_first_sample_and_less_as_time_go
     joined = p.join("10.0.0.2:8000", 100.0, started=100.0)
     assert joined.bias == 1.0, "nothing is known of its cache"
     p.observe(joined.address, sample(100.0, 0.0))
-    assert joined.bias == pytest.approx(0.6)
+    assert joined.bias == 1.0, "it warms up"
+    p.tick(200.0)
+    assert joined.bias == pytest.approx(1 - 0.4 * 0.9)
     p.tick(350.0)
     assert joined.bias == pytest.approx(1 - 0.4 * 0.75)
     p.observe(joined.address, sample(350.0, 50_000.0))
@@ -83,7 +85,9 @@ def test_a_restart_is_favoured_anew_and_costs_what_its_address_costs() -> None:
     p.observe(A, Sample(at=5000.0, started=900.0, prompt_tokens=0.0, hit_tokens=0.0))
     fresh = p.get(A)
     assert fresh is not None
-    assert (fresh.incarnation, fresh.bias) == (2, pytest.approx(1.5 * 0.6))
+    assert (fresh.incarnation, fresh.bias) == (2, 1.5), "it warms up"
+    p.tick(5100.0)
+    assert fresh.bias == pytest.approx(1.5 * (1 - 0.4 * 0.9))
 
 
 @given(

@@ -8,6 +8,7 @@ middle. What can't be read is told, and the last set stays.
 
 import asyncio
 import os
+import stat
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -68,7 +69,7 @@ class FileSource:
     def _look(self) -> Found | Failed | None:
         """What to say now; None while the file is being changed."""
         try:
-            signature = _signature(os.stat(self._path))
+            signature = self._stat()
             settled, self._seen = signature == self._seen, signature
             if signature != self._read:
                 if not settled and self._said is not None:
@@ -81,6 +82,15 @@ class FileSource:
             reason = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
             self._said = Failed(reason, f"{self._path}: {error.strerror}; write the file, or mend the path")
         return self._said
+
+    def _stat(self) -> _Signature:
+        found = os.stat(self._path)
+        if not stat.S_ISREG(found.st_mode):  # a FIFO would keep its reader waiting for ever
+            self._read = self._seen = None
+            raise SourceFailed(
+                "unreadable", f"{self._path}: is no regular file; write the endpoints into one"
+            )
+        return _signature(found)
 
     def _take(self, signature: _Signature, settled: bool) -> None:
         """Read the file in the state that was seen; if it is another by now, the next look sees to it.
@@ -102,5 +112,5 @@ class FileSource:
             raise SourceFailed(error.reason, f"{self._path}: {error.detail}") from None
 
 
-def _signature(stat: os.stat_result) -> _Signature:
-    return stat.st_mtime_ns, stat.st_size, stat.st_dev, stat.st_ino
+def _signature(found: os.stat_result) -> _Signature:
+    return found.st_mtime_ns, found.st_size, found.st_dev, found.st_ino

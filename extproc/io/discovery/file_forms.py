@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 import yaml
 
+from extproc.addresses import is_plain_url
 from extproc.core.membership import Endpoint
 from extproc.io.discovery.base import SourceFailed
 
@@ -79,7 +80,7 @@ def _address(address: str, where: str) -> str:
 
 
 def _metrics(url: object, where: str) -> str:
-    if not isinstance(url, str) or (url and not url.startswith(("http://", "https://"))) or "@" in url:
+    if not isinstance(url, str) or (url and not is_plain_url(url)):
         raise ValueError(f"{where}: metrics is no URL; write http://HOST:PORT/PATH, without a user")
     return url
 
