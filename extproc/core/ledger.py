@@ -141,12 +141,13 @@ class Books:
             self._settle(now, self._speed)
         if key not in self._prefilling:
             return 0.0, 0.0
-        settled = self._up_to(key)
-        began = max(self._done_at, min(self._sent[older][0] for older in settled))
-        self._done_at, work = now, 0.0
-        for older in settled:
+        began, work = math.inf, 0.0
+        for older in self._up_to(key):
             self.pending -= self._prefilling.pop(older)
-            work += self._sent.pop(older)[1]
+            sent, whole = self._sent.pop(older)
+            work += whole
+            began = min(began, sent)
+        began, self._done_at = max(self._done_at, began), now
         self._take(0.0)
         self._foresee()
         return work, now - began
