@@ -34,7 +34,7 @@ class EnvoySettings(Settings):
     )
     access_log: bool = Field(
         default=True,
-        description="Envoy tells the gateway how requests ended, in batches: what breakers live on",
+        description="Envoy tells every gateway how requests ended, in batches: what breakers live on",
     )
     retries: Whole = Field(
         default=2,
