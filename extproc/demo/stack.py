@@ -174,7 +174,7 @@ class Stack:
             ],
             "envoy": {
                 "listen": f"127.0.0.1:{self.port or 1}",
-                "admin": f"127.0.0.1:{self.envoy_admin or 1}",
+                "admin": f"127.0.0.1:{self.envoy_admin or 2}",
                 "gateways": [f"127.0.0.1:{grpc}" for grpc, _ in self.gateway_ports],
                 **self.settings.envoy,
             },

@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from extproc.addresses import HostPort, parse_address
 from extproc.quantities import Whole
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
@@ -17,6 +18,9 @@ from extproc.settings.server import (
     RequestSettings,
 )
 from extproc.workers import check_workers
+
+#: Hosts that stand for every address of the machine.
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 
 class GatewaySettings(Settings):
@@ -60,6 +64,17 @@ class GatewaySettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _one_process_listens_once_on_a_port(self) -> Self:
+        pairs = (
+            ("grpc.address", self.grpc.address, "admin.address", self.admin.address),
+            ("envoy.listen", self.envoy.listen, "envoy.admin", self.envoy.admin),
+        )
+        for name, one, other_name, other in pairs:
+            if _collide(parse_address(one), parse_address(other)):
+                raise ValueError(f"{other_name} is {other}, where {name} listens already; give it a port of its own")
+        return self
+
+    @model_validator(mode="after")
     def _discovery_has_what_it_needs(self) -> Self:
         for number, pool in enumerate(self.pools):
             if pool.discovery.any and not self.envoy.eds_dir:
@@ -69,6 +84,12 @@ class GatewaySettings(Settings):
             if pool.discovery.redis.enabled and not self.redis.url:
                 raise ValueError(f"pools[{number}].discovery.redis needs redis.url; set it")
         return self
+
+
+def _collide(one: HostPort, other: HostPort) -> bool:
+    """Whether one process can't listen on both."""
+    same_host = one.host == other.host or one.host in _ANY or other.host in _ANY
+    return one.port == other.port != 0 and same_host
 
 
 def _check_models(pools: list[PoolSettings]) -> None:
