@@ -234,25 +234,30 @@ def test_a_gateway_whose_clock_is_an_hour_off(fleet: Fleet, hours: int) -> None:
     child = fleet.children["gateway-2"]
     right = child.argv
     shift = f"import time; real = time.time; time.time = lambda: real() + {hours} * 3600"
+    wrong = [sys.executable, "-c", f"{shift}; from extproc.__main__ import main; main()", *right[3:]]
     with load(fleet):
-        child.stop()
-        child.argv = [sys.executable, "-c", f"{shift}; from extproc.__main__ import main; main()", *right[3:]]
-        child.restart()
-        fleet.wait_gateway(2, child)
+        try:
+            restart(fleet, 2, wrong)
+            fleet.agreed()
+            until(lambda: fleet.admin("/decisions?last=1", 2)["decisions"], 5, "it decides")
+            at = [fleet.admin("/decisions?last=1", number)["decisions"][0]["at"] for number in (0, 2)]
+            assert abs(at[1] - at[0] - 3600 * hours) < 60, "its clock is off"
+            for number in (0, 1):
+                fleet.cables[number].cut("there")
+            until(lambda: all(held == ["gw-2"] for held in fleet.holders().values()), 8, "it holds all")
+            for number in (0, 1):
+                fleet.cables[number].mend()
+            fleet.agreed()
+            assert holder(fleet) == 2
+        finally:
+            restart(fleet, 2, right)
         fleet.agreed()
-        at = fleet.admin("/decisions?last=1", 0)["decisions"][0]["at"]
-        until(lambda: fleet.admin("/decisions?last=1", 2)["decisions"], 5, "it decides")
-        wrong = fleet.admin("/decisions?last=1", 2)["decisions"][0]["at"]
-        assert abs(wrong - at - 3600 * hours) < 60, "its clock is off"
-        for number in (0, 1):
-            fleet.cables[number].cut("there")
-        until(lambda: all(held == ["gw-2"] for held in fleet.holders().values()), 8, "it holds all")
-        for number in (0, 1):
-            fleet.cables[number].mend()
-        fleet.agreed()
-        assert holder(fleet) == 2
-        child.stop()
-        child.argv = right
-        child.restart()
-        fleet.wait_gateway(2, child)
-        fleet.agreed()
+
+
+def restart(fleet: Fleet, number: int, argv: list[str]) -> None:
+    """Stop a gateway, and start it by another command."""
+    child = fleet.children[f"gateway-{number}"]
+    child.stop()
+    child.argv = argv
+    child.restart()
+    fleet.wait_gateway(number, child)
