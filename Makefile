@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ONLY   ?=
 
-.PHONY: help demo test lint types unit integration guarantees bench lock clean protos
+.PHONY: help demo test lint types unit integration faults guarantees bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,7 +33,10 @@ unit: $(STAMP)   ## the fast tests: no process is started
 	@$(BIN)/pytest tests/unit
 
 integration: $(STAMP) ## real Envoy, real Redis, real HTTP
-	@$(BIN)/pytest tests/integration
+	@$(BIN)/pytest tests/integration -m "not long"
+
+faults: $(STAMP) ## every fault of Redis and of gateways under load, the long ones included
+	@$(BIN)/pytest tests/integration/test_shared_faults.py
 
 guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
 	@$(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"

@@ -1,7 +1,7 @@
 """What happens to Redis, to the way there, and to gateways costs no request, and is over soon after.
 
 Each test runs under load. `load` asserts at its end that no client saw an error, that no book says anything runs any
-more, that views are equal, and that each lease has one holder.
+more, that views are equal, and that each lease has one holder. `make test` runs four of them, `make faults` all.
 """
 
 import itertools
@@ -64,6 +64,7 @@ def test_redis_killed_and_restarted_empty(fleet: Fleet) -> None:
         fleet.agreed()
 
 
+@pytest.mark.long
 def test_redis_emptied_and_a_gateway_started_right_after_it_is_warm(fleet: Fleet) -> None:
     with load(fleet, lost=LOST), fleet.client() as client:
         fleet.redis.kill()
@@ -78,6 +79,7 @@ def test_redis_emptied_and_a_gateway_started_right_after_it_is_warm(fleet: Fleet
         fleet.agreed()
 
 
+@pytest.mark.long
 def test_redis_paused_and_decisions_take_no_longer(fleet: Fleet) -> None:
     with load(fleet):
         marks = [time.time()]
@@ -117,6 +119,7 @@ def test_the_network_to_redis_cut_for_all(fleet: Fleet, direction: str) -> None:
         fleet.agreed()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("direction", ["there", "back"])
 def test_the_network_to_redis_cut_for_one_gateway(fleet: Fleet, direction: str) -> None:
     """It holds what leases there are, where the test can have it so."""
@@ -137,6 +140,7 @@ def holder(fleet: Fleet) -> int:
     return int(name.removeprefix("gw-"))
 
 
+@pytest.mark.long
 def test_redis_full_by_others(fleet: Fleet) -> None:
     with load(fleet), fleet.client() as client:
         client.config_set("maxmemory-policy", "noeviction")
@@ -150,6 +154,7 @@ def test_redis_full_by_others(fleet: Fleet) -> None:
         fleet.agreed()
 
 
+@pytest.mark.long
 def test_redis_full_by_the_journal_is_freed_by_the_gateways(fleet: Fleet) -> None:
     with load(fleet), fleet.client() as client:
         junk = "x" * 2**16
@@ -171,6 +176,7 @@ def _takes(client: redis.Redis) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_failover_to_a_replica_behind_the_same_address(fleet: Fleet) -> None:
     with load(fleet, lost=LOST):
         old, old_port = fleet.redis, fleet.redis_port
@@ -186,6 +192,7 @@ def test_failover_to_a_replica_behind_the_same_address(fleet: Fleet) -> None:
         assert not old.running
 
 
+@pytest.mark.long
 def test_switchover_where_the_old_server_lives_on_as_a_replica(fleet: Fleet) -> None:
     with load(fleet, lost=LOST):
         old, old_port = fleet.redis, fleet.redis_port
@@ -228,6 +235,7 @@ def test_a_gateway_paused_and_resumed_brings_nothing_old_back(fleet: Fleet) -> N
         fleet.agreed()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_gateway_whose_clock_is_an_hour_off(fleet: Fleet, hours: int) -> None:
     """It is the one that collects, too, once the others had to give up their leases."""
