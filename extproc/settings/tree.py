@@ -71,7 +71,9 @@ class GatewaySettings(Settings):
         )
         for name, one, other_name, other in pairs:
             if _collide(parse_address(one), parse_address(other)):
-                raise ValueError(f"{other_name} is {other}, where {name} listens already; give it a port of its own")
+                raise ValueError(
+                    f"{other_name} is {other}, where {name} listens already; give it a port of its own"
+                )
         return self
 
     @model_validator(mode="after")
