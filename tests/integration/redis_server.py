@@ -15,6 +15,8 @@ def redis_server(
     """A server that listens on loopback; its port and its process."""
     port = port or free_port()
     base = [redis_program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    if "--cluster-enabled" in options:  # its second port is 10,000 above the first, and may be no port at all
+        base += ["--cluster-port", str(free_port())]
     child = Child(f"{name}-{port}", [*base, *options], folder)
     try:
         child.wait_until(lambda: answers(port), 20)

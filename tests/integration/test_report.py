@@ -60,7 +60,10 @@ class Reported(Stack):
 
     def wait_reports(self, child: Child, replica: str) -> None:
         """Wait until a reporter's own reports are there: the last one's are fresh for a while after its end."""
-        until(lambda: "reports arrive" in child.log.read_text(), 20, f"{child.name} reports")
+        try:
+            until(lambda: "reports arrive" in child.log.read_text(), 20, f"{child.name} reports")
+        except pytest.fail.Exception:
+            pytest.fail(f"{child.name} does not report; running: {child.running}; it said:\n{child.said()}")
         until(lambda: self.is_fresh(replica), 10, f"reports of {replica} arrive")
 
     def counted(self, way: str, result: str) -> float:
