@@ -55,7 +55,7 @@ def is_plain_url(text: str) -> bool:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a broken IPv6 literal, or a port that is none
         return False
-    return good and "@" not in parts.netloc and text.isascii() and text.isprintable() and " " not in text
+    return good and "@" not in text and text.isascii() and text.isprintable() and " " not in text
 
 
 def _canonical_ipv6(host: str, text: str) -> str:

@@ -15,6 +15,7 @@ from extproc.io import clock
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.report_board import ReportBoard
 from extproc.io.scrape import Bearer
+from extproc.urls import plain_url, without_user
 
 #: Most bytes read of an answer.
 _MOST = 4096
@@ -174,14 +175,11 @@ def gateway_ways(urls: Iterable[str], token_file: str, ca_file: str, deadline: f
 
 
 def _gateway_url(url: str) -> URL:
-    try:
-        parsed = URL(url)
-        good = parsed.scheme in ("http", "https") and bool(parsed.host) and parsed.user is None
-    except ValueError:
-        good = False
-    if not good or parsed.query_string:
-        shown = url.rpartition("@")[2]  # before it there may be a password
-        raise ConfigError(f"--gateway {shown!r} is no URL; write for example http://10.0.1.1:9095")
+    parsed = plain_url(url)
+    if parsed is None or parsed.query_string:
+        raise ConfigError(
+            f"--gateway {without_user(url)!r} is no URL; write for example http://10.0.1.1:9095"
+        )
     return parsed.with_path(parsed.path.rstrip("/") + "/report")
 
 

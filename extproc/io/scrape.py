@@ -13,6 +13,7 @@ from yarl import URL
 from extproc.core.encoding import decode
 from extproc.errors import ConfigError, TooLarge, Unreadable
 from extproc.io.http_get import GetFailed, Getter
+from extproc.urls import plain_url, without_user
 
 _log = structlog.get_logger("kvsteer.scrape")
 
@@ -133,14 +134,11 @@ def check_url(url: str) -> URL:
     Raises:
         ConfigError: it is none.
     """
-    try:
-        parsed = URL(url)
-        good = parsed.scheme in ("http", "https") and bool(parsed.host) and parsed.user is None
-    except ValueError:
-        good = False
-    if not good:
-        shown = url.rpartition("@")[2]  # before it there may be a password
-        raise ConfigError(f"metrics: {shown!r} is no URL; write for example http://10.0.0.1:8000/metrics")
+    parsed = plain_url(url)
+    if parsed is None:
+        raise ConfigError(
+            f"metrics: {without_user(url)!r} is no URL; write for example http://10.0.0.1:8000/metrics"
+        )
     return parsed
 
 

@@ -21,6 +21,7 @@ from yarl import URL
 from extproc.errors import ConfigError
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.discovery.selectors import check_name
+from extproc.urls import plain_url, without_user
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: What a bearer token may consist of (RFC 6750, 2.1).
@@ -242,15 +243,10 @@ def _token(path: str) -> str:
 
 
 def _checked_url(url: str) -> URL:
-    try:
-        parsed = URL(url)
-        good = parsed.scheme in ("http", "https") and bool(parsed.host) and parsed.user is None
-    except ValueError:
-        good = False
-    if not good or parsed.query_string:
-        shown = url.rpartition("@")[2]  # before it there may be a password
+    parsed = plain_url(url)
+    if parsed is None or parsed.query_string:
         raise ConfigError(
-            f"discovery.kubernetes: {shown!r} is no URL; write for example https://10.96.0.1:443"
+            f"discovery.kubernetes: {without_user(url)!r} is no URL; write for example https://10.96.0.1:443"
         )
     return parsed
 
