@@ -10,7 +10,7 @@ from typing import Final
 
 from extproc.core.bias import Cold, empty_share
 from extproc.core.breaker import HALF_OPEN, Breaker, BreakerSettings, verdict
-from extproc.core.headroom import Headroom, Parts, Weights, toward_kv
+from extproc.core.headroom import Headroom, Parts, Weights, leaned
 from extproc.core.ledger import Books
 from extproc.core.lifecycle import (
     HEALTHY,
@@ -260,7 +260,7 @@ class Replica:
         """The headroom score 0..1 for a request of so many tokens, its answer included; None while unknown."""
         if self.headroom is None:
             return None
-        return min(max(self.headroom + self.lean * toward_kv(tokens, self.kv_tokens), 0.0), 1.0)
+        return leaned(self.headroom, self.lean, tokens, self.kv_tokens)
 
     def _reason(self, now: float) -> str | None:
         sample = self.sample

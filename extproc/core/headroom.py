@@ -120,6 +120,11 @@ def toward_kv(tokens: float, kv_tokens: float) -> float:
     return (share - TYPICAL) / (share + TYPICAL)
 
 
+def leaned(score: float, lean: float, tokens: float, kv_tokens: float) -> float:
+    """A score 0..1 as it is for a request of so many tokens, by how much more there is for long ones (`lean`)."""
+    return min(max(score + lean * toward_kv(tokens, kv_tokens), 0.0), 1.0)
+
+
 def queue_penalty(waiting: float | None) -> float:
     """Factor 0.2..1 for a queue of `waiting` requests; an unknown queue is not punished (C2)."""
     if waiting is None or waiting < _QUEUE_STARTS:

@@ -52,11 +52,6 @@ class Books:
         self._drained_at = 0.0
         self._done_at = 0.0  # when the last first token came
 
-    def ahead(self, now: float) -> float:
-        """Seconds of prompt work still ahead. A look only: what a decision reads of every replica."""
-        left = self.idle_at - now
-        return left if left > self.floor else self.floor
-
     def backlog(self, now: float, speed: float) -> float:
         """Seconds of prompt work still ahead at `speed` prompt tokens a second.
 
@@ -89,14 +84,9 @@ class Books:
             max(self.pending - next(iter(self._prefilling.values())), 0.0) / self._speed if waits else 0.0
         )
 
-    def falls_to(self, seconds: float, now: float, speed: float) -> float:
+    def falls_to(self, seconds: float, now: float) -> float:
         """When the clock alone brings the backlog down to `seconds`; infinity when a first token must come first."""
-        ahead = self.backlog(now, speed) - seconds
-        if ahead <= 0:
-            return now
-        if self.signalled and next(iter(self._prefilling.values())) < ahead * speed:
-            return math.inf
-        return now + ahead
+        return math.inf if self.floor > seconds else max(self.idle_at - seconds, now)
 
     def _drain(self, budget: float) -> None:
         """The clock alone tells what is done: take so much work off the oldest prompts."""

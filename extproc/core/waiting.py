@@ -247,11 +247,9 @@ class WaitingRoom:
         again = self._again if self._again > now else math.inf
         soonest, theta = min(oldest + self.settings.cap, now + _LONGEST_SLEEP, again), self.settings.theta
         for replica in self.pool.replicas:
-            books = replica.books
-            if (
-                now < books.idle_at - theta < soonest and books.floor <= theta
-            ):  # the clock alone brings it down
-                soonest = books.idle_at - theta
+            opens = replica.books.falls_to(theta, now)
+            if now < opens < soonest:
+                soonest = opens
         return max(soonest, now) + _EPSILON
 
     @property

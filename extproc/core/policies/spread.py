@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from extproc.core.fleet import Replica
-from extproc.core.headroom import lean, queue_penalty, toward_kv
+from extproc.core.headroom import lean, leaned, queue_penalty
 from extproc.core.policies.base import Rng
 
 #: Score of a replica that has told nothing yet: unknown is neither idle nor full.
@@ -25,7 +25,7 @@ def headrooms(replicas: Sequence[Replica], tokens: float | None = None) -> list[
             if own < score:
                 score, leaning = own, own_leaning
         if leaning and tokens is not None:
-            score = min(max(score + leaning * toward_kv(tokens, replica.kv_tokens), 0.0), 1.0)
+            score = leaned(score, leaning, tokens, replica.kv_tokens)
         scores.append(score)
     return scores
 
