@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from extproc.cli.admin_port import admin_option, call, json_option
+from extproc.cli.terminal import console
 
 #: Columns of a table that no terminal bounds.
 _PIPED_WIDTH = 160
@@ -32,10 +32,7 @@ def command(admin: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPED_WIDTH
-    console.print(table(answer["replicas"], answer.get("removed", [])))
+    console(_PIPED_WIDTH).print(table(answer["replicas"], answer.get("removed", [])))
 
 
 def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) -> Table:

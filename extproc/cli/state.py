@@ -12,6 +12,7 @@ from rich.table import Table
 
 from extproc.cli.admin_port import call, fail, json_option
 from extproc.cli.state_views import differences
+from extproc.cli.terminal import console
 from extproc.config import load
 from extproc.errors import ConfigError
 
@@ -53,10 +54,7 @@ def command(path: str, admins: tuple[str, ...], check: bool, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPED_WIDTH
-    _print(console, answer)
+    _print(console(_PIPED_WIDTH), answer)
 
 
 def _check(admins: tuple[str, ...], as_json: bool) -> None:

@@ -11,9 +11,9 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def console() -> "Console":
-    """A console for tables: a pipe has no width, so that every column gets its own."""
+def console(piped: int = 200) -> "Console":
+    """A console for tables: a pipe has no width, so that it is taken for one of `piped` columns."""
     from rich.console import Console
 
     usual = Console()
-    return usual if usual.is_terminal else Console(width=200)
+    return usual if usual.is_terminal else Console(width=piped)

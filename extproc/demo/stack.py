@@ -95,6 +95,11 @@ class Stack:
 
     def start_redis(self) -> None:
         """A Redis (or Valkey) of our own, in memory only."""
+        _, port = self.new_redis("redis")
+        self.redis_url = f"redis://127.0.0.1:{port}/0"
+
+    def new_redis(self, name: str) -> tuple[Child, int]:
+        """A further server, empty, and its port."""
         port = free_port()
         argv = [
             redis_program(),
@@ -106,10 +111,12 @@ class Stack:
             "",
             "--appendonly",
             "no",
+            "--dir",
+            str(self.folder),
         ]
-        child = self._child("redis", argv)
+        child = self._child(name, argv)
         child.wait_until(lambda: answers(port), _READY)
-        self.redis_url = f"redis://127.0.0.1:{port}/0"
+        return child, port
 
     def start_engines(self) -> None:
         """The emulated replicas, spread over `engine_processes` processes."""

@@ -23,6 +23,17 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Stack]:
+    """A stack of nothing but a Redis."""
+    stack = Stack(StackSettings())
+    try:
+        stack.start_redis()
+        yield stack
+    finally:
+        stack.close()
+
+
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """Wait until `condition()` holds and return it; fail saying what did not come true in time."""
     deadline = time.monotonic() + seconds

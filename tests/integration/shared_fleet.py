@@ -18,8 +18,8 @@ import redis
 
 from extproc.cli.state_views import differences
 from extproc.demo.drive import Outcome, ask
-from extproc.demo.processes import Child, answers, free_port
-from extproc.demo.stack import Stack, StackSettings, redis_program
+from extproc.demo.processes import Child, free_port
+from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, until
 
 GATEWAYS = 3
@@ -137,7 +137,7 @@ class Fleet(Stack):
 
     def start(self) -> None:
         """Redis, its cables, then the rest."""
-        self.lead_to(*self.new_redis())
+        self.lead_to(*self.another_redis())
         self.cables = [Cable(self.loop, self.redis_port) for _ in range(GATEWAYS)]
         super().start()
         self.agreed()
@@ -154,25 +154,9 @@ class Fleet(Stack):
         port = self.cables[number].port
         return {**super().configuration(number), "redis": {"url": f"redis://127.0.0.1:{port}/0"}}
 
-    def new_redis(self) -> tuple[Child, int]:
-        """Another server, empty."""
-        port = free_port()
-        argv = [
-            redis_program(),
-            "--port",
-            str(port),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--dir",
-            str(self.folder),
-        ]
-        child = self._child(f"redis-{next(self._names)}", argv)
-        child.wait_until(lambda: answers(port), 20)
-        return child, port
+    def another_redis(self) -> tuple[Child, int]:
+        """A further server under a name of its own."""
+        return self.new_redis(f"redis-{next(self._names)}")
 
     def lead_to(self, child: Child, port: int) -> None:
         """New connections come out at this server."""

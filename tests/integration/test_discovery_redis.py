@@ -23,16 +23,6 @@ B = Endpoint(address="[fd00::2]:8000", metrics="http://[fd00::2]:9000/m", labels
 SET, DETAILS = "kvsteer:register:chat", "kvsteer:register:chat:details"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Stack]:
-    stack = Stack(StackSettings())
-    try:
-        stack.start_redis()
-        yield stack
-    finally:
-        stack.close()
-
-
 @pytest.fixture
 def client(server: Stack) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(server.redis_url, decode_responses=True) as made:

@@ -18,22 +18,12 @@ from extproc.core.prompt import Chain, Prompt
 from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
 from extproc.demo.processes import answers
-from extproc.demo.stack import Stack, StackSettings
+from extproc.demo.stack import Stack
 from extproc.io.sharing import Sharing
 from extproc.io.state_snapshot import Snapshots
 from tests.integration.conftest import until_async
 
 ADDRESSES = ["10.0.0.1:8000", "10.0.0.2:8000"]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Stack]:
-    stack = Stack(StackSettings())
-    try:
-        stack.start_redis()
-        yield stack
-    finally:
-        stack.close()
 
 
 @pytest.fixture

@@ -16,16 +16,6 @@ from extproc.io.registry import Registry
 from tests.integration.conftest import until
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Stack]:
-    stack = Stack(StackSettings())
-    try:
-        stack.start_redis()
-        yield stack
-    finally:
-        stack.close()
-
-
 @pytest.fixture
 def client(server: Stack) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(server.redis_url, decode_responses=True) as made:

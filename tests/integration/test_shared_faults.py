@@ -180,7 +180,7 @@ def _takes(client: redis.Redis) -> bool:
 def test_failover_to_a_replica_behind_the_same_address(fleet: Fleet) -> None:
     with load(fleet, lost=LOST):
         old, old_port = fleet.redis, fleet.redis_port
-        new, port = fleet.new_redis()
+        new, port = fleet.another_redis()
         with fleet.client(port) as client:
             client.replicaof("127.0.0.1", str(old_port))
             until(lambda: client.info("replication")["master_link_status"] == "up", 10, "it follows")
@@ -196,7 +196,7 @@ def test_failover_to_a_replica_behind_the_same_address(fleet: Fleet) -> None:
 def test_switchover_where_the_old_server_lives_on_as_a_replica(fleet: Fleet) -> None:
     with load(fleet, lost=LOST):
         old, old_port = fleet.redis, fleet.redis_port
-        new, port = fleet.new_redis()
+        new, port = fleet.another_redis()
         with fleet.client(port) as client, fleet.client(old_port) as former:
             client.replicaof("127.0.0.1", str(old_port))
             until(lambda: client.info("replication")["master_link_status"] == "up", 10, "it follows")
