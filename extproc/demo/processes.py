@@ -1,9 +1,7 @@
 """Child processes that never outlive us, and ports that are free."""
 
 import contextlib
-import ctypes
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,8 +11,15 @@ from pathlib import Path
 
 from extproc.errors import KvsteerError
 
-#: prctl(2): the signal a child gets when its parent dies, also by kill -9.
-_PR_SET_PDEATHSIG = 1
+#: Becomes the program after it asked the kernel to be killed when its parent dies, also by kill -9: prctl(2),
+#: PR_SET_PDEATHSIG = 1, SIGKILL = 9. A process of its own, since Python code between fork and exec (`preexec_fn`)
+#: runs the fork handlers of whatever the parent has loaded; gRPC's, with its threads gone, end the child at times.
+_DIES_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 #: Seconds a child has to end after SIGTERM before it is killed.
 _PATIENCE = 5.0
 
@@ -94,17 +99,19 @@ class Child:
     def _spawn(self) -> "subprocess.Popen[bytes]":
         with self.log.open("ab") as output:
             return subprocess.Popen(  # noqa: S603 - our own command lines
-                self.argv,
+                _bound_to_us(self.argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is ours to pass on, in order
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _bound_to_us(argv: list[str]) -> list[str]:
+    """The command line that runs `argv` and ends with us; `argv` itself where the kernel can't."""
+    if sys.platform != "linux":
+        return argv
+    return [sys.executable, "-I", "-S", "-c", _DIES_WITH_PARENT, str(os.getpid()), *argv]
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:

@@ -59,3 +59,35 @@ def test_a_process_that_fails_at_its_start_is_told_with_what_it_said(tmp_path: P
     child = Child("broken", [sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"], tmp_path)
     with pytest.raises(StackError, match=r"(?s)broken ended at its start.*out of luck"):
         child.wait_until(lambda: False, 10)
+
+
+#: Starts children from a process in which gRPC has threads, and says which of them did not do as they were told.
+_STARTS = """
+import asyncio, sys
+from pathlib import Path
+import grpc.aio
+from extproc.demo.processes import Child
+
+def start(folder):
+    children = [Child(f"child-{number}", ["/bin/sh", "-c", "echo hello"], folder) for number in range(60)]
+    for child in children:
+        child.wait_until(lambda: child.said() == "hello" or not child.running, 20)
+    print([child.said() for child in children if child.said() != "hello"])
+
+async def main():
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await grpc.aio.insecure_channel(f"127.0.0.1:{port}").channel_ready()
+    await asyncio.to_thread(start, Path(sys.argv[1]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_with_grpc_in_it_starts_children_that_run(tmp_path: Path) -> None:
+    """Code of ours between fork and exec ran gRPC's fork handlers, and one child in twenty ended with them."""
+    told = subprocess.run(
+        [sys.executable, "-c", _STARTS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert told.stdout.strip() == "[]", told.stdout + told.stderr
