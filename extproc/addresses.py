@@ -37,6 +37,8 @@ def parse_address(text: str) -> HostPort:
         ValueError: with a sentence that says what is wrong and how to write it.
     """
     host, colon, port_text = text.strip().rpartition(":")
+    if not colon and port_text.isascii() and port_text.isdigit() and int(port_text[:6]) <= 65535:
+        raise ValueError(f"{text!r} is a port without a host; write host:port, such as 127.0.0.1:{port_text}")
     if not colon or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
         raise ValueError(f"{text!r} has no port; write host:port, IPv6 as [::1]:port")
     if "//" in host or "/" in host or "@" in host:

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -15,6 +15,8 @@ from extproc.settings import GatewaySettings
 Loc = tuple[int | str, ...]
 #: Longest piece of a value that is quoted in a message, in characters.
 _QUOTED = 60
+#: Most groups that are named as the place of a setting that stands in the wrong one.
+_MOST_PLACES = 2
 
 
 def explain(fault: ErrorDetails) -> str:
@@ -96,8 +98,29 @@ def _suggestion(loc: Loc) -> str:
     if model is None:
         return "; remove it"
     known = list(model.model_fields)
+    if places := _places_of(str(loc[-1])):
+        return f" here; move it into {' or '.join(places)}"
     near = difflib.get_close_matches(str(loc[-1]), known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(sorted(known))}"
+
+
+def _places_of(name: str) -> list[str]:
+    """Groups that have a setting of just this name, in words; none when there are many, any of which may be meant."""
+    found = list(dict.fromkeys(map(_in_words, _holders(GatewaySettings, "", name))))
+    return found if len(found) <= _MOST_PLACES else []
+
+
+def _in_words(path: str) -> str:
+    return f"an entry of {path.removesuffix('[]')}" if path.endswith("[]") else path
+
+
+def _holders(model: type[BaseModel], path: str, name: str) -> Iterator[str]:
+    if path and name in model.model_fields:
+        yield path
+    for key, field in model.model_fields.items():
+        many = "[]" if get_origin(field.annotation) is list else ""
+        for inner in _models_in(field.annotation):
+            yield from _holders(inner, f"{path}.{key}{many}".removeprefix("."), name)
 
 
 def _is_secret(loc: Loc) -> bool:

@@ -40,6 +40,8 @@ def _with_unit(text: str, units: dict[str, float] | dict[str, int], default: str
 
 
 def _address(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):  # YAML reads a port alone as a number
+        value = str(value)
     return str(parse_address(value)) if isinstance(value, str) else value
 
 

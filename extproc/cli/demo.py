@@ -4,6 +4,8 @@ import asyncio
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -39,32 +41,40 @@ def command(redis_url: str | None, seconds: float, seed: int, keep: bool) -> Non
     signal.signal(signal.SIGTERM, _as_interrupt)
     workload = arrivals(Shape(seconds=seconds, seed=seed))
     try:
-        reports = [_run(console, policy, workload, redis_url, keep) for policy in (_BASELINE, _OURS)]
+        sys.exit(_compare(console, workload, redis_url, keep))
     except StackError as error:
         console.print(f"kvsteer demo: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("stopped; every process it started has ended")
         sys.exit(130)
-    console.print(_table(reports))
-    sys.exit(_verdict(console, *reports))
+
+
+def _compare(console: Console, workload: list[Arrival], redis_url: str | None, keep: bool) -> int:
+    """Both runs, then what came of them; with `keep` the second one's processes stay until Ctrl-C. Exit status."""
+    with _running(console, _BASELINE, redis_url) as stack:
+        baseline = _send(console, stack, _BASELINE, workload)
+    with _running(console, _OURS, redis_url) as stack:
+        ours = _send(console, stack, _OURS, workload)
+        console.print(_table([baseline, ours]))
+        status = _verdict(console, baseline, ours)
+        if keep:
+            _leave_running(console, stack)
+    return status
 
 
 def _as_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _run(console: Console, policy: str, workload: list[Arrival], redis_url: str | None, keep: bool) -> Report:
+@contextmanager
+def _running(console: Console, policy: str, redis_url: str | None) -> Iterator[Stack]:
     settings = StackSettings(policy=policy, redis_url=redis_url, engine=_ENGINE, pool=_pool())
     with console.status(f"starting Redis, 4 replicas, a gateway ({policy}) and Envoy ..."):
         stack = Stack(settings)
         stack.__enter__()
     try:
-        report = _send(console, stack, policy, workload)
-        stack.check()
-        if keep and policy == _OURS:
-            _leave_running(console, stack)
-        return report
+        yield stack
     finally:
         stack.close()
 
@@ -77,7 +87,9 @@ def _send(console: Console, stack: Stack, policy: str, workload: list[Arrival]) 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bars:
         bar = bars.add_task(f"{policy:>12}: chats through Envoy", total=len(workload))
-        return asyncio.run(drive(stack.url, workload, policy, lambda: bars.advance(bar)))
+        report = asyncio.run(drive(stack.url, workload, policy, lambda: bars.advance(bar)))
+    stack.check()
+    return report
 
 
 def _leave_running(console: Console, stack: Stack) -> None:

@@ -41,7 +41,7 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
     kvsteer drain 10.0.0.2:8000 --deadline 10m
     """
     query = "" if deadline is None else f"?deadline={seconds(deadline)}"
-    order = call(admin, replica_path(replica, "drain") + query, "POST")
+    order = call(admin, replica_path(replica, "drain") + query, "replica", "POST")
     address = order["replica"]  # in its canonical form
     settle = _SETTLE if order["reaches"].startswith("every") else 0.0
     left = _watch(admin, address, settle, quiet=as_json) if wait else _in_flight(admin, address)
@@ -63,7 +63,7 @@ def undrain(replica: str, admin: str, as_json: bool) -> None:
 
     Exit status: 0 when done, 1 when no gateway answers, 2 when refused, 3 when it is not drained.
     """
-    order = call(admin, replica_path(replica, "undrain"), "POST")
+    order = call(admin, replica_path(replica, "undrain"), "replica", "POST")
     click.echo(
         json.dumps(order) if as_json else f"{order['replica']}: {order['state']} for {order['reaches']}"
     )
@@ -84,7 +84,7 @@ def _said(state: str, requests: int) -> str:
 
 
 def _in_flight(admin: str, replica: str) -> dict[str, Any]:
-    answer = call(admin, "/replicas")
+    answer = call(admin, "/replicas", "replicas")
     rows = [row for row in answer["replicas"] if row["replica"] == replica]
     states = [row["state"] for row in [*rows, *answer.get("removed", [])] if row["replica"] == replica]
     return {

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import errno
 import json
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 
 import click
 
+from extproc.addresses import HostPort
 from extproc.errors import ConfigError
 from extproc.sim.emulated import EmulatedEngine, EngineSettings
 from extproc.sim.emulated.faults import BadControl, Control
@@ -89,10 +92,27 @@ async def _serve(each: list[EngineSettings], fault: Control | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        try:
-            engines = [await stack.enter_async_context(EmulatedEngine(one, fault)) for one in each]
-        except OSError as error:
-            raise click.ClickException(f"can't listen: {error}; choose another --host or --port") from None
+        engines = [await _listening(stack, one, fault) for one in each]
         for engine in engines:
             click.echo(json.dumps({"listening": engine.address, "name": engine.settings.name}))
         await stop.wait()
+
+
+async def _listening(
+    stack: AsyncExitStack, settings: EngineSettings, fault: Control | None
+) -> EmulatedEngine:
+    try:
+        return await stack.enter_async_context(EmulatedEngine(settings, fault))
+    except OSError as error:
+        raise click.ClickException(_no_listening(HostPort(settings.host, settings.port), error)) from None
+
+
+def _no_listening(address: HostPort, error: OSError) -> str:
+    """Why an address can't be had, and what to do."""
+    what = f"can't listen on {address}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{what}: another process listens there; end it, or choose another --port (0 takes a free one)"
+    if error.errno == errno.EACCES:
+        return f"{what}: ports below 1024 may need rights that you lack; choose another --port"
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    return f"{what}: {reason}; --host must be an address of this machine, such as 127.0.0.1 or 0.0.0.0"

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
+from extproc.cli.admin_port import whole
 from extproc.cli.explain_form import fault_of
 from extproc.cli.terminal import plain
 from extproc.errors import KvsteerError
@@ -23,8 +24,6 @@ _COLD = "cold, since a snapshot does not hold the prefix index"
 _DEADLINE = 10.0
 #: A host (IPv6 in brackets), perhaps a port, perhaps a path before the admin port's own; nothing else.
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?")
-#: Bytes that are read of an answer at a time.
-_PIECE = 64 * 1024
 #: Largest request and snapshot that are read, in bytes.
 _LARGEST = 256 * 2**20
 
@@ -143,7 +142,7 @@ def _from_gateway(url: str, body: bytes, path: str) -> dict[str, Any]:
     request = urllib.request.Request(f"{url}/explain", body, headers)  # noqa: S310 - checked before
     try:
         with _open(request, timeout=_DEADLINE) as answer:
-            text = _within(answer, time.monotonic() + _DEADLINE)
+            text = whole(answer, time.monotonic() + _DEADLINE, _LARGEST)
     except urllib.error.HTTPError as error:
         error.close()
         raise NoAnswer(_meaning(error.code, url), 2 if error.code == 413 else 1) from None
@@ -155,17 +154,6 @@ def _from_gateway(url: str, body: bytes, path: str) -> dict[str, Any]:
     said = _understood(text, url)
     said.pop("source", None)
     return {"source": {"gateway": url, "caches": "as believed now"}} | said
-
-
-def _within(answer: Any, deadline: float) -> bytes:
-    """The body of an answer; a server that sends it byte by byte gets no more time than another."""
-    parts, size = [], 0
-    while part := answer.read1(_PIECE):
-        parts.append(part)
-        size += len(part)
-        if size > _LARGEST or time.monotonic() > deadline:
-            raise TimeoutError("the answer does not end")
-    return b"".join(parts)
 
 
 def _understood(text: bytes, url: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from extproc.cli.terminal import plain
+from extproc.cli.terminal import counted, plain
 from extproc.config import PolicySettings, ShadowSettings
 from extproc.io.policy_versions import Chosen, Version
 
@@ -56,7 +56,9 @@ def tell(pool: str, version: Version, effect: Effect, seconds: float, as_json: b
     if not count:
         click.echo("no gateway reports to Redis now; it is in effect once one starts")
     else:
-        click.echo(f"in effect in {effect.using} of {count} gateways, {seconds:.2f} s after it was recorded")
+        click.echo(
+            f"in effect in {effect.using} of {counted(count, 'gateway')}, {seconds:.2f} s after it was recorded"
+        )
     if effect.behind:
         click.echo(f"not yet, or gone without saying so: {', '.join(effect.behind)}", err=True)
 

@@ -28,7 +28,7 @@ def command(admin: str, as_json: bool) -> None:
     kvsteer replicas
     kvsteer replicas --json | jq '.replicas[] | select(.excluded)'
     """
-    answer = call(admin, "/replicas")
+    answer = call(admin, "/replicas", "replicas")
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return

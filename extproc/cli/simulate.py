@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from extproc.cli.inputs import Finite, cannot_write, check_outputs
+from extproc.cli.terminal import counted
 from extproc.errors import KvsteerError
 from extproc.sim import texts
 from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST
@@ -185,14 +186,15 @@ def _inputs(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
 
 def _title(plan: Plan) -> str:
     sim = plan.sim
-    gateways = f"{sim.gateways} gateways" if sim.gateways > 1 else "1 gateway"
+    gateways = counted(sim.gateways, "gateway")
     if sim.gateways > 1:
         gateways += (
             " that don't hear of each other"
             if sim.journal is None
             else f", journal {sim.journal * 1000:g} ms"
         )
-    return f"{plan.workload.name} at speed {plan.speed:g}, {len(sim.fleet.replicas)} replicas, {gateways}"
+    replicas = counted(len(sim.fleet.replicas), "replica")
+    return f"{plan.workload.name} at speed {plan.speed:g}, {replicas}, {gateways}"
 
 
 def _print(table: Any) -> None:

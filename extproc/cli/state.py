@@ -50,7 +50,7 @@ def command(path: str, admins: tuple[str, ...], check: bool, as_json: bool) -> N
     if path:
         answer |= _fleet(path)
     if admins or not path:
-        answer["views"] = [call(admin, "/state") for admin in admins or (_ADMIN,)]
+        answer["views"] = [call(admin, "/state", "pools") for admin in admins or (_ADMIN,)]
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
@@ -72,7 +72,7 @@ def _check(admins: tuple[str, ...], as_json: bool) -> None:
 
 
 def _look(admins: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    first, *others = [call(admin, "/state") for admin in admins]
+    first, *others = [call(admin, "/state", "pools") for admin in admins]
     return {
         (str(number), *what): sentence
         for number, other in enumerate(others)

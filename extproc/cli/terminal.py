@@ -11,6 +11,11 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def counted(number: int, what: str) -> str:
+    """A number with its noun, which takes an s for every number but one: `1 replica`, `0 replicas`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def console(piped: int = 200) -> "Console":
     """A console for tables: a pipe has no width, so that it is taken for one of `piped` columns."""
     from rich.console import Console

@@ -1,11 +1,11 @@
 """The admin port: for people and Prometheus, not for clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from extproc.addresses import parse_address
@@ -90,6 +90,7 @@ class Admin:
                 *self._routes,
             ]
         )
+        app.router.add_route("*", "/{path:.*}", _Elsewhere(app.router).answer)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         host, port = parse_address(self._address)
@@ -147,9 +148,31 @@ class Admin:
         return _json({"decisions": self._records.last(int(asked))})
 
 
-def _json(body: Any, status: int = 200) -> web.Response:
+class _Elsewhere:
+    """What is said of a path there is none, and of a method that a path does not take: the ones there are."""
+
+    def __init__(self, router: web.UrlDispatcher) -> None:
+        known = {
+            (route.resource.canonical, route.method)
+            for route in router.routes()
+            if route.resource is not None and route.method != hdrs.METH_HEAD
+        }
+        self._paths = [f"{method} {path}" for path, method in sorted(known)]
+        self._methods = dict(known)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """404, or 405 where only the method is wrong."""
+        if request.path in self._methods:
+            method = self._methods[request.path]
+            error = f"{request.path} takes {method}"
+            return _json({"error": error, "paths": self._paths}, 405, {"allow": method})
+        error = f"this is the admin port of a kvsteer gateway, and has no such path; it has: {', '.join(self._paths)}"
+        return _json({"error": error, "paths": self._paths}, 404)
+
+
+def _json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     data = orjson.dumps(body, option=orjson.OPT_INDENT_2) + b"\n"
-    return web.Response(body=data, status=status, content_type="application/json")
+    return web.Response(body=data, status=status, content_type="application/json", headers=headers)
 
 
 def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:

@@ -28,6 +28,20 @@ _HINTS = {
     413: "the report is too large",
     429: "reports come too fast; raise --interval",
 }
+#: What to do about an answer that no gateway gives.
+_WHICH = "--gateway is the URL of a gateway's admin.address, by default port 9095"
+_BROKEN = f"what answers there breaks off or speaks no HTTP, as a gateway's grpc.address does; {_WHICH}"
+#: Statuses that proxies give by themselves -> how to mend it.
+_PROXY = {
+    401: "a proxy before the gateway wants other credentials; check --gateway-token-file, or let /report pass there",
+    403: "a proxy before the gateway takes no report from here; let /report pass there",
+    407: "a proxy before the gateway wants credentials; reach the gateway without it",
+    413: "a proxy before the gateway takes no body of this size; let 64 KiB pass there",
+    429: "a proxy before the gateway finds that reports come too fast; raise --interval, or let /report pass there",
+    502: "a proxy there can't reach the gateway; does the gateway run?",
+    503: "a proxy there can't reach the gateway; does the gateway run?",
+    504: "a proxy there had no answer of the gateway in time; does the gateway run?",
+}
 
 
 class WayFailed(Exception):
@@ -84,12 +98,18 @@ class HttpWay:
                 status, said = await self._post(report)
         except TimeoutError:
             raise WayFailed("timeout", f"no answer within {self._deadline:g} s") from None
-        except aiohttp.ClientSSLError:
+        except aiohttp.ClientConnectorCertificateError:
             raise WayFailed("tls", "the gateway can't be verified; check --gateway-ca-file") from None
+        except aiohttp.ClientSSLError:
+            raise WayFailed(
+                "tls", "what answers there speaks no TLS; is it http:// to the gateway?"
+            ) from None
         except aiohttp.ClientConnectorError:
             raise WayFailed("connect", "nobody listens there; is it the gateway's admin port?") from None
         except (aiohttp.ClientError, OSError, ValueError):
-            raise WayFailed("broken", "the answer broke off or is no HTTP") from None
+            raise WayFailed("broken", _BROKEN) from None
+        if said is None:
+            raise WayFailed(*_no_gateway(status))
         if status != 200:
             raise WayFailed(f"status_{status}", _HINTS.get(status) or said or "look into the gateway's log")
 
@@ -98,7 +118,8 @@ class HttpWay:
         if self._session is not None:
             await self._session.close()
 
-    async def _post(self, report: bytes) -> tuple[int, str]:
+    async def _post(self, report: bytes) -> tuple[int, str | None]:
+        """The status, and what the gateway says beside it; None when it is no gateway that answers."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=1), cookie_jar=aiohttp.DummyCookieJar()
@@ -111,7 +132,7 @@ class HttpWay:
         async with self._session.post(
             self._url, data=report, headers=headers, ssl=tls, allow_redirects=False
         ) as answer:
-            return answer.status, _error(await answer.content.read(_MOST))
+            return answer.status, _said(await answer.content.read(_MOST))
 
 
 def in_options(detail: str) -> str:
@@ -183,9 +204,20 @@ def _gateway_url(url: str) -> URL:
     return parsed.with_path(parsed.path.rstrip("/") + "/report")
 
 
-def _error(body: bytes) -> str:
+def _said(body: bytes) -> str | None:
+    """What a gateway says of a report, "" for nothing; None for an answer that no gateway gives to one."""
     try:
-        said = orjson.loads(body)
-        return str(said["error"])[:200]
-    except (ValueError, KeyError, TypeError):
-        return ""
+        answer = orjson.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(answer, dict) or "result" not in answer:
+        return None
+    said = answer.get("error", "")
+    return said[:200] if isinstance(said, str) else ""
+
+
+def _no_gateway(status: int) -> tuple[str, str]:
+    """What to say of somebody else's answer: another server's, or that of a proxy before the gateway."""
+    if status in _PROXY:
+        return f"status_{status}", _PROXY[status]
+    return "no_gateway", f"what answers there (with status {status}) takes no reports; {_WHICH}"

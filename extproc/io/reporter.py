@@ -11,8 +11,9 @@ gone, at most for the `drain` time.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -36,6 +37,20 @@ _LONGEST_WAIT = 5.0
 _PAUSE = 0.06
 #: Seconds after the word "draining" within which a request may still come: a look of a gateway, and its way here.
 _SETTLE = 3.0
+#: Seconds that the last words to gateways may take in all, and as many for leaving the pool.
+_GOODBYE = 0.5
+#: Why the engine can't be asked -> how to mend it, in this command's options (docs/engines.md has every word).
+_ENGINE_HINTS = {
+    "connect": "nobody listens there; is the engine up, and --url or REPLICA its own?",
+    "tls": "the engine can't be verified; check --ca-file",
+    "timeout": "no whole answer in time; a busy engine: raise --timeout",
+    "broken": "what answers breaks off or speaks no HTTP; is --url or REPLICA the engine's?",
+    "status_401": "the engine wants a token; check --token-file",
+    "status_403": "the engine refuses the token; check --token-file",
+    "status_404": "no metrics there; is --url or REPLICA the engine's, and are its metrics on?",
+    "too_large": "more than an engine tells; is --url the engine's metrics?",
+    "unparsable": "no metrics of an engine that --engine reads; is --url or REPLICA the engine's?",
+}
 #: Beats of a registration within the time it holds.
 _BEATS = 3
 
@@ -84,6 +99,7 @@ class Reporter:
         self._failure = ""
         self._told: str | None = None  # the last failure that was logged; "" while the engine answers
         self._draining: float | None = None
+        self._may_be_registered = False
         self._asked = 0
         self._stop, self._over = asyncio.Event(), asyncio.Event()
 
@@ -105,7 +121,7 @@ class Reporter:
             await end_all(tasks)
             await self._collector.stop()
             if self._asked == 1:  # who was not told yet, as its way was waiting, hears of the drain now
-                await asyncio.gather(*(line.farewell() for line in self._lines))
+                await _in_time(line.farewell() for line in self._lines)
             await self._leave()
 
     # -- the engine ------------------------------------------------------------------------------------
@@ -120,7 +136,10 @@ class Reporter:
     def _on_failure(self, _address: str, reason: str) -> None:
         if self._told != reason:
             self._told = reason
-            _log.warning("the engine can't be asked", replica=self._duty.replica, reason=reason)
+            detail = _ENGINE_HINTS.get(reason, "look into the engine's log")
+            _log.warning(
+                "the engine can't be asked", replica=self._duty.replica, reason=reason, detail=detail
+            )
         self._failure = reason
         self._tell()
 
@@ -148,6 +167,7 @@ class Reporter:
         told = ""
         while True:
             if self._answers():
+                self._may_be_registered = True  # also when Redis' answer is lost
                 try:
                     await registration.beat(self._endpoint())
                 except SourceFailed as error:
@@ -174,11 +194,8 @@ class Reporter:
         self._draining = clock.monotonic()
         _log.info("draining", replica=self._duty.replica, longest=self._duty.drain)
         self._tell()
-        if self._registration is not None and self._answers():
-            try:
-                await self._registration.beat(self._endpoint())
-            except SourceFailed as error:
-                _log.warning("can't register", reason=error.reason, detail=in_options(error.detail))
+        if self._registration is not None and self._may_be_registered and self._answers():
+            await _in_time([self._mark(self._registration)])
         try:
             async with asyncio.timeout(self._duty.drain):
                 await self._over.wait()
@@ -190,22 +207,48 @@ class Reporter:
         sample, draining = self._sample, self._draining
         if draining is None:
             return False
-        if self._failure == "connect":
+        if self._failure == "connect" or not self._was_told():
             return True
         if sample is None or sample.at < draining + _SETTLE:
             return False
         return not self._failure and sample.running == 0 and sample.waiting == 0
 
+    def _was_told(self) -> bool:
+        """Whether anybody may steer by what this process said: else there is nothing to wait for."""
+        return self._may_be_registered or any(line.has_arrived for line in self._lines)
+
     async def _leave(self) -> None:
         if self._registration is not None:
-            try:
-                await self._registration.leave()
-            except SourceFailed as error:
-                _log.warning("can't leave; the registration expires", reason=error.reason)
+            if self._may_be_registered:
+                await _in_time([self._deregister(self._registration)])
             await self._registration.close()
         for line in self._lines:
             await line.way.close()
         _log.info("stopped", replica=self._duty.replica)
+
+    async def _mark(self, registration: Registration) -> None:
+        """Tell in the registration that the replica drains; each further beat says so too."""
+        try:
+            await registration.beat(self._endpoint())
+        except SourceFailed as error:
+            _log.warning("can't register", reason=error.reason, detail=in_options(error.detail))
+
+    async def _deregister(self, registration: Registration) -> None:
+        try:
+            await registration.leave()
+        except SourceFailed as error:
+            _log.warning("can't leave; the registration expires", reason=error.reason)
+
+
+async def _in_time(words: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Say last words side by side; those that nobody takes in time are given up."""
+    said = [asyncio.create_task(word, name="last words") for word in words]
+    if not said:
+        return
+    _, left = await asyncio.wait(said, timeout=_GOODBYE)
+    if left:
+        _log.warning("not everybody heard the good-bye in time", seconds=_GOODBYE)
+        await end_all(left)
 
 
 class _Line:
@@ -216,6 +259,7 @@ class _Line:
         self.news = asyncio.Event()
         self._replica = replica
         self._report = report
+        self.has_arrived = False
         self._failures = 0
         self._drain_told = False
         self._told: str | None = None  # the last failure that was logged; "" while reports arrive
@@ -243,7 +287,7 @@ class _Line:
     async def _send(self, report: Report) -> None:
         try:
             await self.way.send(self._replica, write_report(report))
-            self._drain_told = report.draining
+            self._drain_told, self.has_arrived = report.draining, True
         except WayFailed as error:
             self._failures += 1
             if self._told != error.reason:

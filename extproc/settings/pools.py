@@ -44,7 +44,7 @@ class ReplicaSettings(Settings):
 
 
 def _replica(value: object) -> object:
-    return {"address": value} if isinstance(value, str) else value
+    return {"address": value} if isinstance(value, str | int) else value
 
 
 Replica = Annotated[ReplicaSettings, BeforeValidator(_replica)]

@@ -202,7 +202,19 @@ def test_check_config_says_good(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(ONE_POOL)
     result = CliRunner().invoke(check_config.command, [str(tmp_path / "f.yaml")])
     assert result.exit_code == 0
-    assert result.stdout == f"{tmp_path}/f.yaml: good; pools: default (1 replicas)\n"
+    assert result.stdout == f"{tmp_path}/f.yaml: good; pools: default (1 replica)\n"
+
+
+def test_check_config_takes_the_form_of_serve_too(tmp_path: Path) -> None:
+    file = str(tmp_path / "f.yaml")
+    (tmp_path / "f.yaml").write_text('pools: [{replicas: ["10.0.0.1:80", "10.0.0.2:80"]}]')
+    for form in ([file], ["-c", file], ["--config", file]):
+        result = CliRunner().invoke(check_config.command, form)
+        assert (result.exit_code, result.stdout) == (0, f"{file}: good; pools: default (2 replicas)\n")
+    for form in ([], [file, "-c", file]):
+        refused = CliRunner().invoke(check_config.command, form)
+        assert refused.exit_code == 2
+        assert "name one configuration: kvsteer check-config FILE, or -c FILE as for serve" in refused.stderr
 
 
 def test_check_config_says_what_is_wrong_and_exits_with_2() -> None:

@@ -65,6 +65,11 @@ def test_every_command_is_documented_with_its_options_and_exit_statuses(name: st
     assert "Exit status: 0" in text
 
 
+def test_the_table_of_commands_names_every_command_with_a_link() -> None:
+    table = TEXTS["docs/commands.md"].partition("\n## ")[0]
+    assert [name for name in COMMANDS if f"[`{name}`](#kvsteer-{name})" not in table] == []
+
+
 def test_every_documented_command_has_its_file() -> None:
     for name in re.findall(r"^## kvsteer (\S+)$", TEXTS["docs/commands.md"], re.MULTILINE):
         assert (ROOT / "extproc" / "cli" / f"{name.replace('-', '_')}.py").is_file(), name

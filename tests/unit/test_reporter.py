@@ -26,9 +26,10 @@ class Scraping:
 class Road:
     """A way that keeps what it is given, or fails."""
 
-    def __init__(self, name: str, *, fails: bool = False) -> None:
+    def __init__(self, name: str, *, fails: bool = False, hangs: bool = False) -> None:
         self.name = name
         self.fails = fails
+        self.hangs = hangs
         self.tried: list[Report] = []
         self.closed = False
         self.news = asyncio.Event()
@@ -37,6 +38,8 @@ class Road:
         self.tried.append(read_report(report, clock.monotonic()))
         assert self.tried[-1].replica == replica
         self.news.set()
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.fails:
             raise WayFailed("connect", "nobody listens there")
 
@@ -118,8 +121,36 @@ async def test_a_second_signal_ends_it_though_the_engine_works() -> None:
     assert road.closed
 
 
+async def test_nobody_who_was_told_nothing_is_waited_for() -> None:
+    """No report ever arrived, so that nobody steers by this process: it ends at once, though the engine works."""
+    road = Road("bad", fails=True)
+    made = reporter(road, drain=3600.0)
+    running = asyncio.create_task(made.run())
+    tell(made, 3)
+    await road.until(lambda: len(road.tried) > 0)
+    made.stop()
+    async with asyncio.timeout(10):
+        await running
+    assert road.tried[-1].draining, "it still tries once to say good-bye"
+
+
+async def test_a_gateway_that_does_not_answer_delays_the_end_by_half_a_second_at_most() -> None:
+    road = Road("silent", hangs=True)
+    made = reporter(road, drain=3600.0)
+    running = asyncio.create_task(made.run())
+    tell(made, 3)
+    await road.until(lambda: len(road.tried) > 0)
+    began = clock.monotonic()
+    made.stop()
+    async with asyncio.timeout(10):
+        await running
+    assert clock.monotonic() - began < 2.0, "0.5 s, and what a busy machine adds"
+    assert road.closed
+
+
 async def test_unknown_load_is_never_taken_for_an_empty_engine() -> None:
     made = reporter(Road("good"))
+    made._lines[0].has_arrived = True
     made._draining = clock.monotonic() - 60
     for sample, empty in (
         (Sample(at=clock.monotonic(), running=0.0), False),
