@@ -25,7 +25,8 @@ from extproc.core.decide import Decision, bind
 from extproc.core.journal import Batch, unpack_chain
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
-from extproc.core.shared import Position, Shared
+from extproc.core.reach import Position
+from extproc.core.shared import Shared
 from extproc.core.steering import Rules, Steering
 from extproc.demo.stack import Stack, StackSettings
 from extproc.io.sharing import Sharing
@@ -188,22 +189,23 @@ async def snapshot(url: str, client: Any, pairs: int = 1_000_000) -> None:
     gc.collect()
     idle, empty = resident(), client.info("memory")["used_memory"]
     for replica in first.pool.replicas:
-        first.pool.index.set_capacity(replica.slot, 2**34)
+        first.pool.presume(replica, 2**32)
     for step in range(pairs // length):
         hashes = [rng.getrandbits(60) for _ in range(length)]
         ends = [1024 * (i + 1) for i in range(length)]
         first.pool.place(first.pool.replicas[step % _REPLICAS], [Chain(hashes, ends)], time.monotonic())
     filled = resident()
     tasks = Supervisor()
+    first.lease.willing = lambda: True
     first.sharing.leases.start(tasks)
     while not first.lease.held:  # noqa: ASYNC110 - a benchmark
         await asyncio.sleep(0.05)
     began = time.monotonic()
-    await first.sharing.snapshots.write()
+    await first.sharing.snapshots.write(first.pool)
     wrote = time.monotonic() - began
     stored = client.info("memory")["used_memory"] - empty
     for replica in late.pool.replicas:
-        late.pool.index.set_capacity(replica.slot, 2**34)
+        late.pool.presume(replica, 2**32)
     holds: list[float] = []
     watch = asyncio.create_task(beat(holds))
     await asyncio.sleep(0.05)

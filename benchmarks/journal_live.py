@@ -31,7 +31,8 @@ from benchmarks.server_cpu import cpu_seconds, payloads, upstream
 from extproc.config import parse
 from extproc.core.journal import Batch
 from extproc.core.outbox import Outbox
-from extproc.core.shared import Position, Shared
+from extproc.core.reach import Position
+from extproc.core.shared import Shared
 from extproc.demo.processes import answers, free_port, program
 from extproc.demo.stack import Stack, StackSettings
 from extproc.envoyconfig import bootstrap

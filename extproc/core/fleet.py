@@ -237,6 +237,12 @@ class Replica:
             self.life.apply(RECOVERED, "metrics", sample.at)
         self.refresh(sample.at)
 
+    def presume(self, kv_tokens: int) -> None:
+        """Take its KV cache for so many tokens; nonsense is ignored."""
+        if 0 < kv_tokens <= _MOST_TOKENS:
+            self.kv_tokens = kv_tokens
+            self.recount()
+
     def refresh(self, now: float) -> None:
         """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""
         self.life.tick(now)

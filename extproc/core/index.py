@@ -14,6 +14,7 @@ passed, so eviction follows true least-recent-use to within an eighth of the cac
 """
 
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise, repeat
@@ -219,7 +220,7 @@ class PrefixIndex:
     def expire(self, now: float) -> None:
         """Drop what was not used for the TTL. Call it every few seconds; it also ends idle slots' epochs."""
         for number, slot in self._slots.items():
-            if self._is_old(slot, now):
+            if now - slot.began[slot.epoch] > self._epoch_span:
                 self._next_epoch(number, slot, now)
             for step in range(1, _EPOCHS):
                 epoch = (slot.epoch + step - 1) % _EPOCHS + 1
@@ -227,9 +228,6 @@ class PrefixIndex:
                 if now - slot.began[epoch % _EPOCHS + 1] < self._ttl:
                     break
                 self._drop_epoch(number, slot, epoch)
-
-    def _is_old(self, slot: _Slot, now: float) -> bool:
-        return now - slot.began[slot.epoch] > self._epoch_span
 
     def forget(self, number: int, hashes: Sequence[int]) -> None:
         """Take back single beliefs of one slot: it turned out not to hold these hashes."""
@@ -267,23 +265,25 @@ class PrefixIndex:
     ) -> int:
         """Take in a part of a dump, newest parts first; returns how many hashes were new to the slot.
 
-        What the slot knows better, since it was used here, stays; what would not fit into it is left out. Distinct
-        hashes below 2**60 are the caller's to give.
+        What the slot knows better, since it was used here, stays; of the rest, what would not fit is left out.
+        Distinct hashes below 2**60 are the caller's to give.
         """
         slot = self._slots.get(number)
         if slot is None or not 0 <= back < _EPOCHS - 1:
-            return 0
-        if slot.size + sum(weights) > slot.capacity or slot.count + len(hashes) > self._max_count:
             return 0
         epoch = (slot.epoch - 1 - back) % _EPOCHS + 1
         mine, stamp = _EPOCHS << _BITS * number, epoch << _BITS * number
         found = list(map(self._held.get, hashes, repeat(0)))
         if any(found):
-            fresh = [(k, w, p) for k, w, p in zip(hashes, weights, found, strict=True) if not p & mine]
-            hashes, weights = array("Q", [k for k, _, _ in fresh]), array("H", [w for _, w, _ in fresh])
-            self._held.update((key, self._share(packed | stamp)) for key, _, packed in fresh)
-        else:  # nobody holds any: all at once
-            self._held.update(dict.fromkeys(hashes, self._share(stamp)))
+            new = [(k, w, p) for k, w, p in zip(hashes, weights, found, strict=True) if not p & mine]
+            hashes, weights = array("Q", [k for k, _, _ in new]), array("H", [w for _, w, _ in new])
+            found = [p for _, _, p in new]
+        if slot.size + sum(weights) > slot.capacity or slot.count + len(hashes) > self._max_count:
+            fits = bisect_right(list(accumulate(weights)), slot.capacity - slot.size)
+            fits = max(min(fits, self._max_count - slot.count), 0)
+            hashes, weights, found = hashes[:fits], weights[:fits], found[:fits]
+        pairs = zip(hashes, found, strict=True)
+        self._held.update((key, self._share(packed | stamp)) for key, packed in pairs)
         slot.hashes[epoch].extend(hashes)
         slot.weights[epoch].extend(weights)
         slot.size += sum(weights)

@@ -14,7 +14,8 @@ from msgspec import Meta, Struct
 
 from extproc.core.journal import Amount, Engine, same_engine
 from extproc.core.pool import Pool
-from extproc.core.shared import Position, Shared, started_of
+from extproc.core.reach import Position
+from extproc.core.shared import Shared, started_of
 
 #: Schema of pieces; others are not read.
 SCHEMA: Final = 1
@@ -98,6 +99,7 @@ def restore(shared: Shared, run: Run, position: Position, now: float) -> int:
     pool = shared.pools.get(run.engine.pool)
     replica = pool.get(run.engine.address) if pool is not None else None
     if pool is None or replica is None or not same_engine(started_of(replica), run.engine.started):
+        shared.stranger(run.engine)
         return 0
     if len(run.hashes) != 4 * len(run.weights) or len(run.hashes) % 8 or not run.hashes:
         return 0

@@ -168,6 +168,11 @@ class Pool:
             self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
         return replica
 
+    def presume(self, replica: Replica, kv_tokens: int) -> None:
+        """Until its engine says so itself, take a replica's KV cache for so many tokens."""
+        replica.presume(kv_tokens)
+        self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
+
     def failed(self, address: str, reason: str, now: float) -> None:
         """A scrape of a replica failed; `reason` as the collector words it."""
         replica = self._by_address.get(address)

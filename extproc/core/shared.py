@@ -19,6 +19,7 @@ from extproc.core.flights import Charges, Flights, Seen
 from extproc.core.journal import Batch, Engine, Placed, heard, same_engine, unpack_chain, unpack_hashes
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
+from extproc.core.reach import Position
 from extproc.core.sample import Sample
 
 #: Seconds without a batch after which a gateway counts as gone; each sends one every second.
@@ -28,10 +29,11 @@ _PEERS: Final = 256
 #: Corrections, and placements after them, of which the order can still be mended; the newest batch is kept whole.
 _CORRECTIONS: Final = 256
 _RECENT: Final = 512
+#: Most engines not known here that are remembered.
+_STRANGERS: Final = 1024
 #: Most chains of one request that are looked at.
 _CHAINS: Final = 2048
 
-Position = tuple[int, int]
 #: The pool that a row of a batch names, and the replica, where they are known here.
 _Home = tuple[Pool | None, Replica | None]
 
@@ -85,6 +87,7 @@ class Shared:
     Attributes:
         missed: something was told that did not come; set to False by who asks for the tables.
         asked: somebody wants our table; set to False by who sends it.
+        strangers: pool and address of engines that were told of and are not known here, a bounded number of them.
         gaps, unknown, malformed: batches that never came; news of engines not known here, or of another incarnation;
             pieces that could not be read.
     """
@@ -99,6 +102,7 @@ class Shared:
         self.pools = {pool.name: pool for pool in pools}
         self.peers: dict[tuple[str, int], Peer] = {}
         self.missed = self.asked = False
+        self.strangers: set[tuple[str, str]] = set()
         self.gaps = self.unknown = self.malformed = 0
         self._me = me
         self._on_sample = on_sample
@@ -121,25 +125,28 @@ class Shared:
             batch: checked (journal.decode).
             position: of it in the stream.
             now: seconds, our clock.
-            lag: seconds it lay in the stream; 0 when it was read at once.
+            lag: seconds it lay in the stream; 0 when it was read at once. What ran longer ago than `SILENCE` is not
+                taken in: who lives has said it again since, and who does not is gone with it.
         """
         self._now = self._charges.now = now
         if (batch.gateway, batch.boot) == self._me:
             if self._corrections:  # others may see a correction before this, which came here after
                 self._index(batch, position, [self._find(engine) for engine in batch.engines])
             return False
-        peer = self._peer(batch)
-        if peer is None or not self._is_new(peer, batch):
-            return False
-        peer.heard = now
-        self.asked = self.asked or batch.asks
-        made = now - lag
+        made, peer = now - lag, None
+        if lag <= SILENCE:
+            peer = self._peer(batch, made)
+            if peer is None or not self._is_new(peer, batch):
+                return False
+            peer.heard = max(peer.heard, made)
+        self.asked = self.asked or (batch.asks and peer is not None)
         self._correct(batch, position)
         homes = [self._find(engine) for engine in batch.engines]
-        self._busy(batch, homes)
         self._index(batch, position, homes)
-        self._fly(peer, batch, homes, made)
-        self._charges.settle()
+        if peer is not None:
+            self._busy(batch, homes)
+            self._fly(peer, batch, homes, made)
+            self._charges.settle()
         self._sample(batch, made)
         return True
 
@@ -159,6 +166,18 @@ class Shared:
             peer.flights.rebind()
         self._charges.settle()
 
+    def stranger(self, engine: Engine) -> None:
+        """News of an engine could not be used; when its address is one that nobody has here, it is noted."""
+        pool = self.pools.get(engine.pool)
+        if pool is not None and pool.get(engine.address) is None and len(self.strangers) < _STRANGERS:
+            self.strangers.add((engine.pool, engine.address))
+
+    def arrived(self) -> set[str]:
+        """Pools that got a replica of which news had come before it was known here."""
+        known = {(name, a) for name, a in self.strangers if self.pools[name].get(a) is not None}
+        self.strangers -= known
+        return {name for name, _ in known}
+
     def taken_back(self, engine: Engine, position: Position) -> frozenset[int]:
         """Hashes of an engine that were taken back after a position: what a snapshot made there must not bring."""
         gone = [c.hashes for c in self._corrections if c.position > position and _is_same(c.engine, engine)]
@@ -166,11 +185,11 @@ class Shared:
 
     # -- gateways --------------------------------------------------------------------------------------
 
-    def _peer(self, batch: Batch) -> Peer | None:
+    def _peer(self, batch: Batch, made: float) -> Peer | None:
         key = (batch.gateway, batch.boot)
         peer = self.peers.get(key)
         if peer is None and len(self.peers) < _PEERS:
-            peer = self.peers[key] = Peer(batch.gateway, Flights(self._charges), self._now)
+            peer = self.peers[key] = Peer(batch.gateway, Flights(self._charges), made)
             self.missed = self.missed or batch.seq > 0
         return peer
 
@@ -226,6 +245,7 @@ class Shared:
         for row in batch.placed:
             if homes[row.engine][1] is None:
                 self.unknown += 1
+                self.stranger(batch.engines[row.engine])
             elif row.chains:
                 told[row.engine] += row.chains[:_CHAINS]
         for engine, (pool, replica), chains in zip(batch.engines, homes, told, strict=True):

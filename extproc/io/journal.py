@@ -24,7 +24,8 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from extproc.config import RedisSettings
 from extproc.core.journal import MOST_BYTES, Refused, decode, encode
 from extproc.core.outbox import Outbox
-from extproc.core.shared import Position, Shared
+from extproc.core.reach import Position, Reach
+from extproc.core.shared import Shared
 from extproc.io.journal_counts import JournalCounts
 from extproc.io.redis_client import make_client
 
@@ -47,6 +48,8 @@ _KEEP_BYTES = 2**26
 _KEEP_ENTRIES = 50_000
 #: Seconds of work after which the event loop gets its turn.
 _SLICE = 0.003
+#: Seconds without a good read after which entries may have been cut off unread. The journal keeps more.
+_LONG_AGO = 2.0
 #: Waits after a failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
@@ -220,6 +223,9 @@ class Writer:
 class Reader:
     """Applies what others say. Arguments as of `Writer`.
 
+    Args:
+        reach: told of entries that were read, and of gaps.
+
     Attributes:
         last: the position up to which everything was applied.
         up: whether the last read reached Redis; None before the first.
@@ -232,12 +238,17 @@ class Reader:
         counts: JournalCounts,
         stream_clock: StreamClock,
         clock: Callable[[], float],
+        reach: Reach,
     ) -> None:
         self._key = f"{settings.key_prefix}:journal"
         self._redis = make_client(settings, "journal-in", patience=_BLOCK)
         self._shared, self._counts = shared, counts
         self._stream_clock, self._clock = stream_clock, clock
+        self._reach = reach
         self._warned: set[str] = set()
+        self._read = self._emptied = float(
+            "-inf"
+        )  # when the last was sent that succeeded; that left nothing unread
         self.last: Position = (0, 0)
         self.up: bool | None = None
         #: As the writer's.
@@ -249,7 +260,7 @@ class Reader:
         while not self.closing:
             began = self._clock()
             try:
-                await self._round()
+                is_all = await self._round()
             except (RedisError, OSError):
                 self.up = False
                 await self._check_lost()
@@ -259,27 +270,53 @@ class Reader:
             if self.up is False:
                 await self._check_lost()
             self.up, wait = True, _FIRST_WAIT
-            await asyncio.sleep(max(began + READ_EVERY - self._clock(), 0.0))
+            self._read, self._emptied = began, began if is_all else self._emptied
+            await asyncio.sleep(max(began + READ_EVERY - self._clock(), 0.0) if is_all else 0.0)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
 
-    async def _round(self) -> None:
-        found = await self._redis.xread(
-            {self._key: f"{self.last[0]}-{self.last[1]}"}, count=_ENTRIES, block=int(_BLOCK * 1000)
-        )
+    async def _round(self) -> bool:
+        """Read once, and take it in; whether that was all there is."""
+        is_long_ago = self._clock() - self._read > _LONG_AGO
+        if is_long_ago:
+            await self._know_time()
+        position = f"{self.last[0]}-{self.last[1]}"
+        found = await self._redis.xread({self._key: position}, count=_ENTRIES, block=int(_BLOCK * 1000))
+        if is_long_ago:
+            await self._check_cut()
         if not found:
             await self._check_lost()
-            return
+            return True
         entries = _entries_of(found)
         began = self._clock()
         for name, fields in entries:
             self.last = position_of(name)
+            self._reach.read(self.last)
             self._take(fields, self.last)
             if self._clock() - began > _SLICE:
                 await asyncio.sleep(0)
                 began = self._clock()
+        return len(entries) < _ENTRIES
+
+    async def _know_time(self) -> None:
+        """Before old entries are read: without the time of Redis they would pass for new ones."""
+        seconds, micros = await self._redis.time()
+        self._stream_clock.saw((int(seconds) * 1000 + int(micros) // 1000, 0), self._clock())
+
+    async def _check_cut(self) -> None:
+        """After a while without a read: what was read last may be cut off by now, and more with it."""
+        oldest = await self._redis.xrange(self._key, count=1)
+        if self.last == (0, 0) or not oldest or position_of(oldest[0][0]) > self.last:
+            self._reach.gap()
+
+    def _age(self, position: Position, now: float) -> float:
+        """Seconds that an entry was in the stream: by the time of Redis, at most since nothing was left unread.
+
+        So a Redis whose time jumped makes nothing old that is new.
+        """
+        return min(self._stream_clock.age(position, now), max(now - self._emptied, 0.0))
 
     async def _check_lost(self) -> None:
         """A Redis that was emptied, or is another, gives smaller ids than we wait for: then begin anew."""
@@ -287,11 +324,11 @@ class Reader:
             newest = await self._redis.xrevrange(self._key, count=1)
         except (RedisError, OSError):
             return
-        if not newest:
-            self.last = (0, 0)
-        elif position_of(newest[0][0]) < self.last:
-            self.last = (0, 0)
-            self._shared.missed = True
+        if not newest or position_of(newest[0][0]) < self.last:
+            self._shared.missed = self._shared.missed or bool(newest)
+            if self.last != (0, 0):
+                self.last = (0, 0)
+                self._reach.gap()
 
     def _take(self, fields: dict[bytes, bytes] | None, position: Position) -> None:
         data = (fields or {}).get(b"b", b"")
@@ -310,7 +347,7 @@ class Reader:
         now = self._clock()
         if self._counts.is_own(batch):
             self._counts.echoed(batch.seq, now)
-        self._shared.hear(batch, position, now, self._stream_clock.age(position, now))
+        self._shared.hear(batch, position, now, self._age(position, now))
 
 
 def _entries_of(found: Any) -> list[tuple[bytes, dict[bytes, bytes] | None]]:

@@ -43,10 +43,14 @@ _TOKEN_TTL = 86_400_000
 #: What a script refused by the fence begins its error with.
 _FENCED = "FENCED"
 
-#: KEYS: lease, token. ARGV: who asks, TTL (ms), TTL of the token (ms).
+#: KEYS: lease, token. ARGV: who asks, TTL (ms), TTL of the token (ms), 1 or 0: whether it wants the lease.
 #: Answers 1 and the token, or 0, the token, the holder and the milliseconds that are left to it.
 _TAKE = """
 local held = redis.call('HMGET', KEYS[1], 'holder', 'token')
+if ARGV[4] == '0' and (not held[1] or held[1] == ARGV[1]) then
+  redis.call('DEL', KEYS[1])
+  return {0, '0', '', 0}
+end
 if held[1] == ARGV[1] and held[2] == redis.call('GET', KEYS[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
@@ -104,6 +108,7 @@ class Lease:
         name: as given.
         holder: gateway id of whom Redis last named as holder; "" for nobody or not known.
         token: ours, of the last time this gateway got the lease; 0 before.
+        willing: whether this gateway wants the lease now; one it does not want it gives up, for others to have.
     """
 
     def __init__(
@@ -127,6 +132,7 @@ class Lease:
         self._until = -float("inf")
         self._was_held = False
         self._released = False
+        self.willing: Callable[[], bool] = lambda: True
 
     @property
     def held(self) -> bool:
@@ -148,11 +154,10 @@ class Lease:
     async def attempt(self) -> float:
         """Ask for it once, or renew it; returns the seconds to the next attempt."""
         every = self._ttl / _RENEWALS
-        asked = self._clock()
+        asked, willing = self._clock(), self.willing()
+        args = (self._me, int(self._ttl * 1000), _TOKEN_TTL, int(willing))
         try:
-            answer = await self._redis.eval(
-                _TAKE, 2, *self._keys, self._me, int(self._ttl * 1000), _TOKEN_TTL
-            )
+            answer = await self._redis.eval(_TAKE, 2, *self._keys, *args)
         except (RedisError, OSError, TimeoutError):
             self.holder = self.holder if self.held else ""
             return every
@@ -163,7 +168,7 @@ class Lease:
             return max(0.0, asked + every - self._clock())
         self._until = -float("inf")
         self.holder = _gateway(answer[2].decode("utf-8", "replace")) if len(answer) > 2 else ""
-        left = max(0, int(answer[3])) / 1000 if len(answer) > 3 else every
+        left = max(0, int(answer[3])) / 1000 if len(answer) > 3 and willing else every
         return min(every, left + 0.01)  # a moment after it ends, so that it has ended
 
     async def release(self) -> None:

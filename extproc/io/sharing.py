@@ -7,9 +7,8 @@
 Decisions read local memory only. With Redis gone they go on with what is known here, and `state` says so.
 """
 
-import asyncio
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -17,6 +16,7 @@ import structlog
 from extproc.config import RedisSettings
 from extproc.core.outbox import Outbox
 from extproc.core.pool import Pool
+from extproc.core.reach import Reach
 from extproc.core.sample import Sample
 from extproc.core.shared import Shared, observe
 from extproc.core.steering import Steering
@@ -25,17 +25,14 @@ from extproc.io.journal import Reader, StreamClock, Writer
 from extproc.io.journal_counts import JournalCounts
 from extproc.io.leases import Leases
 from extproc.io.scrape_duty import ScrapeDuty
-from extproc.io.state_snapshot import WRITE_EVERY, Snapshots
+from extproc.io.snapshot_duty import SnapshotDuty
+from extproc.io.state_snapshot import Snapshots
 from extproc.io.tasks import Supervisor
 
 _log = structlog.get_logger("kvsteer.sharing")
 
 #: Seconds between looks for silent gateways, and for replicas that were not known when news of them came.
 _TICK = 0.25
-#: Seconds between looks whether there is a snapshot at all: Redis may have come back empty.
-_LOOK = 2.0
-#: After a gap the snapshot is loaded again, once it is sure to reach beyond; not more often than this (s).
-_RELOAD = 2 * WRITE_EVERY
 
 
 class Sharing:
@@ -70,13 +67,13 @@ class Sharing:
         stream_clock = StreamClock()
         parts = (self.counts, stream_clock, clock)
         self._writer = Writer(settings, self.outbox, self.shared, *parts)
-        self._reader = Reader(settings, self.shared, *parts)
-        self.snapshots = Snapshots(
-            settings, self.shared, self.leases.of("snapshot"), gateway_id, lambda: self._reader.last, clock
-        )
+        self.reach = Reach(self.shared.pools)
+        self._reader = Reader(settings, self.shared, *parts, self.reach)
+        lease, position = self.leases.of("snapshot"), lambda: self._reader.last
+        self.snapshots = Snapshots(settings, self.shared, lease, gateway_id, position, clock)
+        self._duty = SnapshotDuty(self.snapshots, self.shared, self.reach, lease, position, clock)
+        lease.willing = lambda: self._duty.willing
         self._tasks = Supervisor(lambda name: self.on_task_failure(name))
-        self._gaps = 0
-        self._loaded_at = float("-inf")
         #: Called with a task's name when it failed and is started again.
         self.on_task_failure: Callable[[str], None] = lambda _name: None
 
@@ -87,9 +84,8 @@ class Sharing:
         self._steering.ledger.listener = self.outbox
         self.leases.start(self._tasks)
         self._tasks.start("journal out", self._writer.run)
-        self._tasks.start("journal in", self._reader.run)
-        self._tasks.start("snapshot in", self._load)
-        self._tasks.start("snapshot out", self._keep_snapshots)
+        self._tasks.start("journal in", self._read)
+        self._tasks.start("snapshots", self._duty.run)
         self._tasks.every("peers", _TICK, self._tick)
 
     async def stop(self) -> None:
@@ -127,7 +123,9 @@ class Sharing:
             "dropped": self.dropped,
             "refused": dict(self.counts.refusals),
             "gaps": shared.gaps,
-            "snapshot": {"loaded": self.snapshots.loaded, "written": self.snapshots.written},
+            "snapshot": {
+                "loaded": self.snapshots.loaded, "written": self.snapshots.written, "whole": self.reach.whole
+            },
         }  # fmt: skip
 
     @property
@@ -166,31 +164,11 @@ class Sharing:
         for name in self.shared.expire(now):
             _log.info("a gateway is silent; what it had in flight is not counted any more", gateway=name)
         self.shared.rebind(now)
+        for name in self.shared.arrived():
+            self._duty.arrived(name)
         for name, duty in self._duties.items():
             duty.keep_only({replica.address for replica in self.shared.pools[name].replicas})
 
-    async def _keep_snapshots(self) -> None:
-        while True:
-            await self._snapshot_due()
-            await self.snapshots.write()
-            if self.shared.gaps != self._gaps and self._clock() - self._loaded_at > _RELOAD:
-                self._gaps = self.shared.gaps
-                await self._load()
-            elif self.snapshots.lacking:
-                await self._load(self.snapshots.lacking)
-
-    async def _snapshot_due(self) -> None:
-        due = self._clock() + WRITE_EVERY
-        while (left := due - self._clock()) > 0:
-            await asyncio.sleep(min(left, _LOOK))
-            if await self.snapshots.missing():
-                return
-
-    async def _load(self, names: Collection[str] | None = None) -> None:
-        began = self._clock()
-        pairs = await self.snapshots.load(names)
-        self._loaded_at = self._clock()
-        if pairs:
-            _log.info(
-                "index loaded from the snapshot", pairs=pairs, seconds=round(self._loaded_at - began, 3)
-            )
+    async def _read(self) -> None:
+        await self._duty.begin()
+        await self._reader.run()

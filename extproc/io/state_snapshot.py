@@ -2,36 +2,34 @@
 
 Keys (PREFIX from the settings, GEN a random word for each snapshot):
 
-    PREFIX:snapshot:POOL          hash    schema, gen, pieces, pairs, bytes, position (of the journal, MS-N), by
+    PREFIX:snapshot:POOL          hash    schema, gen, pieces, pairs, bytes, position (of the journal, MS-N), by,
+                                          learned (core/learned.py)
     PREFIX:snapshot:POOL:GEN:N    string  piece N, compressed with zstd (core/index_copy.py)
 
 The holder of the lease `snapshot` writes: first the pieces under a word of their own, then the hash, fenced, so that
 a holder that was paused can't put an older snapshot over a newer. The pieces of the former live on for a while, for
 those who are reading them. Whoever loads applies the pieces and, by the journal, what came after the position; the
-order does not matter. Everything is done in slices of a few milliseconds.
+order does not matter. Everything is done in slices of a few milliseconds. When is io/snapshot_duty.py's business.
 """
 
 import asyncio
 import secrets
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
-import structlog
 import zstandard
 from redis.exceptions import RedisError
 
 from extproc.config import RedisSettings
 from extproc.core.index_copy import MOST_PIECE, SCHEMA, pieces, restore, runs_of
+from extproc.core.learned import learned, presume
 from extproc.core.pool import Pool
-from extproc.core.shared import Position, Shared
+from extproc.core.reach import Position
+from extproc.core.shared import Shared
 from extproc.io.journal import position_of
 from extproc.io.lease import Fenced, Lease
 from extproc.io.redis_client import make_client
 
-_log = structlog.get_logger("kvsteer.snapshot")
-
-#: Seconds between snapshots: less than the journal keeps at its fullest, so that nothing falls between.
-WRITE_EVERY = 15.0
 #: Pieces of one pool: a gigabyte uncompressed, far above `index.entries`' default.
 _MOST_PIECES = 4096
 #: Seconds a snapshot lives (the default of `index.ttl`), and what the next one leaves of it.
@@ -42,12 +40,23 @@ _LEVEL = 1
 #: Pieces asked for at once.
 _READ_AHEAD = 4
 
+_FIELDS = ("schema", "gen", "pieces", "position", "learned")
+
 _SWAP = """
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[2], unpack(ARGV, 3))
 redis.call('EXPIRE', KEYS[2], ARGV[2])
 return 1
 """
+
+
+class Head(NamedTuple):
+    """What is told of the newest snapshot. `gen` is "" when it is of another schema, or garbled."""
+
+    gen: str
+    pieces: int
+    position: Position
+    learned: bytes
 
 
 class Snapshots:
@@ -62,7 +71,6 @@ class Snapshots:
         clock: seconds, monotonic.
 
     Attributes:
-        lacking: pools that had no snapshot yet when this gateway looked, so that what others know did not come.
         loaded: pairs that came from snapshots.
         written: pairs in the last snapshot that this gateway wrote.
         stored: bytes of it in Redis.
@@ -78,51 +86,62 @@ class Snapshots:
         clock: Callable[[], float],
     ) -> None:
         self._prefix = f"{settings.key_prefix}:snapshot"
+        self._journal = f"{settings.key_prefix}:journal"
         self._redis = make_client(settings, "snapshot")
         self._shared, self._lease, self._id = shared, lease, gateway_id
         self._position, self._clock = position, clock
-        self.lacking = set(shared.pools)
         self.loaded = self.written = self.stored = 0
 
-    async def write(self) -> None:
-        """Write each pool's snapshot, if the lease is held. Never raises for Redis' sake."""
-        try:
-            for pool in self._shared.pools.values():
-                if self._lease.held and len(pool.index):
-                    await self._write(pool)
-        except Fenced:
-            pass  # another gateway writes from now on
-        except (RedisError, OSError) as error:
-            _log.warning("snapshot not written", error=type(error).__name__)
+    async def head(self, pool: str) -> Head | None:
+        """What is told of a pool's newest snapshot; None when there is none. Raises RedisError."""
+        said = await self._redis.hmget(self._key(pool), *_FIELDS)
+        return _head_of(*said) if said[1] is not None else None
 
-    async def missing(self) -> bool:
-        """Whether this gateway should write one now, since there is none. Never raises for Redis' sake."""
-        try:
-            for pool in self._shared.pools.values():
-                mine = self._lease.held and len(pool.index)
-                if mine and await self._redis.hget(self._key(pool.name), "gen") is None:
-                    return True
-        except (RedisError, OSError):
-            pass  # what can't be asked can't be written either
-        return False
+    async def oldest(self) -> Position | None:
+        """The oldest entry of the journal that is kept; None for none. Raises RedisError."""
+        found = await self._redis.xrange(self._journal, count=1)
+        return position_of(found[0][0]) if found else None
+
+    def presume(self, pool: Pool, head: Head) -> None:
+        """Take over what its writer learned of engines of which nothing was heard here yet."""
+        presume(pool, head.learned)
+
+    async def take(self, pool: Pool, head: Head) -> tuple[int, bool]:
+        """Load a snapshot; the pairs that were new, and whether all of it was there. Raises RedisError."""
+        presume(pool, head.learned)
+        found, is_all = 0, True
+        for start in range(0, head.pieces, _READ_AHEAD):
+            numbers = range(start, min(start + _READ_AHEAD, head.pieces))
+            for data in await self._redis.mget([self._piece(pool.name, head.gen, n) for n in numbers]):
+                runs = runs_of(_expanded(data))
+                is_all = is_all and bool(runs)
+                for run in runs:
+                    found += restore(self._shared, run, head.position, self._clock())
+                    await asyncio.sleep(0)
+        self.loaded += found
+        return found, is_all
 
     async def load(self, names: Collection[str] | None = None) -> int:
         """Load each pool's snapshot, or those named; the pairs that were new. Never raises for Redis' sake."""
         found = 0
         try:
             for pool in self._shared.pools.values():
-                if names is None or pool.name in names:
-                    found += await self._load(pool)
-        except (RedisError, OSError) as error:
-            _log.warning("snapshot not loaded; the index warms with traffic", error=type(error).__name__)
-        self.loaded += found
+                head = await self.head(pool.name) if names is None or pool.name in names else None
+                found += (await self.take(pool, head))[0] if head is not None and head.gen else 0
+        except (RedisError, OSError):
+            pass
         return found
 
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
 
-    async def _write(self, pool: Pool) -> None:
+    async def write(self, pool: Pool) -> Position | None:
+        """Write a pool's snapshot while the lease is held; its position, None when the lease was lost on the way.
+
+        Raises:
+            RedisError: as the client; there may be pieces then that nobody reads, and their TTL takes away.
+        """
         gen, position = secrets.token_hex(6), self._position()
         pairs, count, stored = len(pool.index), 0, 0
         compress = zstandard.ZstdCompressor(level=_LEVEL).compress
@@ -134,18 +153,25 @@ class Snapshots:
                 break
         fields = {
             "schema": SCHEMA, "gen": gen, "pieces": count, "pairs": pairs, "bytes": stored,
-            "position": f"{position[0]}-{position[1]}", "by": self._id,
+            "position": f"{position[0]}-{position[1]}", "by": self._id, "learned": learned(pool),
         }  # fmt: skip
-        flat = [item for pair in fields.items() for item in pair]
-        before = await self._redis.hmget(self._key(pool.name), "gen", "pieces")
-        try:
-            await self._lease.run(_SWAP, [self._key(pool.name)], [_TTL, *flat])
-        except Fenced:
+        if not self._lease.held or not await self._swap(pool.name, gen, count, fields):
             await self._leave(pool.name, gen, count)
-            raise
-        await self._leave(pool.name, *_read_gen(before))
-        self.lacking.discard(pool.name)
+            return None
         self.written, self.stored = pairs, stored
+        return position
+
+    async def _swap(self, pool: str, gen: str, count: int, fields: dict[str, Any]) -> bool:
+        """Make a snapshot the newest; whether nobody else holds the lease by now."""
+        key = self._key(pool)
+        before = await self._redis.hmget(key, *_FIELDS)
+        try:
+            await self._lease.run(_SWAP, [key], [_TTL, *(item for pair in fields.items() for item in pair)])
+        except Fenced:
+            return False
+        former = _head_of(*before)
+        await self._leave(pool, former.gen, former.pieces)
+        return True
 
     async def _leave(self, pool: str, gen: str, count: int) -> None:
         """A snapshot is not the newest any more."""
@@ -154,30 +180,6 @@ class Snapshots:
                 for number in range(start, min(start + 256, count)):
                     pipe.expire(self._piece(pool, gen, number), _LEFTOVER_TTL)
                 await pipe.execute()
-
-    async def _load(self, pool: Pool) -> int:
-        said: dict[bytes, bytes] = await self._redis.hgetall(self._key(pool.name))
-        gen, count = _read_gen([said.get(b"gen"), said.get(b"pieces")])
-        if said.get(b"schema") != str(SCHEMA).encode() or not gen:
-            return 0
-        try:
-            position = position_of(said.get(b"position", b"0-0"))
-        except ValueError:
-            return 0
-        self.lacking.discard(pool.name)
-        found = 0
-        for start in range(0, count, _READ_AHEAD):
-            keys = [self._piece(pool.name, gen, n) for n in range(start, min(start + _READ_AHEAD, count))]
-            for data in await self._redis.mget(keys):
-                found += await self._apply(data, position)
-        return found
-
-    async def _apply(self, data: bytes | None, position: Position) -> int:
-        found = 0
-        for run in runs_of(_expanded(data)):
-            found += restore(self._shared, run, position, self._clock())
-            await asyncio.sleep(0)
-        return found
 
     def _key(self, pool: str) -> str:
         return f"{self._prefix}:{pool}"
@@ -198,11 +200,16 @@ def _expanded(data: bytes | None) -> bytes:
         return b""
 
 
-def _read_gen(said: list[Any]) -> tuple[str, int]:
-    """Word and number of pieces out of the hash; what is not of their form is none."""
-    gen, count = said
-    if not isinstance(gen, bytes) or not isinstance(count, bytes) or not count.isdigit() or len(count) > 5:
-        return "", 0
-    if not gen.isalnum() or len(gen) > 32:
-        return "", 0
-    return gen.decode(), min(int(count), _MOST_PIECES)
+def _head_of(
+    schema: bytes | None, gen: bytes | None, count: bytes | None, position: bytes | None, known: bytes | None
+) -> Head:
+    """The hash of a snapshot, by anybody; what is not of its form names no pieces."""
+    try:
+        at = position_of(position or b"0-0")
+    except ValueError:
+        at, schema = (0, 0), None
+    if schema != str(SCHEMA).encode() or not gen or not gen.isalnum() or len(gen) > 32:
+        return Head("", 0, at, b"")
+    if not count or not count.isdigit() or len(count) > 5:
+        return Head("", 0, at, b"")
+    return Head(gen.decode(), min(int(count), _MOST_PIECES), at, known or b"")

@@ -246,7 +246,7 @@ async def test_a_new_gateway_is_warm_by_snapshot_and_tail(server: Stack, client:
             return first.lease.held
 
         await until_async(held, 3.0, "the lease is held")
-        await first.sharing.snapshots.write()
+        await first.sharing.snapshots.write(first.pool)
         client.xtrim("kvsteer:journal", maxlen=0)
         first.place(77, 78)
         late = Gate(server.redis_url, "late")
@@ -267,8 +267,7 @@ async def test_a_new_gateway_is_warm_by_snapshot_and_tail(server: Stack, client:
 async def test_a_gateway_that_found_no_snapshot_looks_again(
     server: Stack, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("extproc.io.sharing.WRITE_EVERY", 1.0)
-    monkeypatch.setattr(Snapshots, "missing", AsyncMock(return_value=False))
+    monkeypatch.setattr(Snapshots, "write", held_back := AsyncMock(return_value=None))
     async with fleet(server.redis_url, 1) as (first,):
         first.end(first.place(1, 2, 3))
         await until_async(lambda: _all_told(first), 2.0, "it is told")
@@ -277,17 +276,116 @@ async def test_a_gateway_that_found_no_snapshot_looks_again(
         await late.start()
         try:
 
-            async def warm() -> bool:
-                return late.holders(1, 2, 3) == first.holders(1, 2, 3)
+            async def tried() -> bool:
+                return held_back.called
 
-            await until_async(warm, 6.0, "the snapshot that came later is loaded")
-            assert not late.sharing.snapshots.lacking
+            await until_async(tried, 5.0, "a snapshot is due")
+            assert not late.holders(1, 2, 3)
+            monkeypatch.undo()
+            await until_async(lambda: _is_as_warm(late, first), 3.0, "the snapshot that came later is loaded")
+            await until_async(lambda: _is_whole(late), 3.0, "and it knows that nothing is missing")
         finally:
             await late.stop()
 
 
+async def test_a_hole_between_snapshot_and_journal_is_seen_and_mended_by_the_next_snapshot(
+    server: Stack, client: redis.Redis
+) -> None:
+    """As after a full Redis: the journal is cut down to less than lies between it and the last snapshot."""
+    async with fleet(server.redis_url, 2) as gates:
+        first = gates[0]
+        first.end(first.place(1, 2, 3))
+        await until_async(lambda: _written(client), 5.0, "a snapshot is written")
+        old = client.hgetall("kvsteer:snapshot:chat")
+        pieces = {key: client.get(key) for key in client.keys("kvsteer:snapshot:chat:*")}
+        first.end(first.place(4, 5, 6))
+        await until_async(lambda: _is_as_warm(gates[1], first, 4, 5, 6), 2.0, "it is told")
+        client.xtrim("kvsteer:journal", maxlen=0)
+        client.hset("kvsteer:snapshot:chat", mapping=old)
+        for key, value in pieces.items():
+            client.set(key, value)
+        late = Gate(server.redis_url, "late")
+        await late.start()
+        try:
+            await until_async(lambda: _is_as_warm(late, first, 4, 5, 6), 4.0, "what was cut off came")
+            await until_async(lambda: _is_whole(late), 3.0, "the view is whole")
+        finally:
+            await late.stop()
+
+
+async def test_a_snapshot_of_which_a_piece_is_lost_is_not_the_end(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 1) as (first,):
+        first.end(first.place(1, 2, 3))
+        await until_async(lambda: _written(client), 5.0, "a snapshot is written")
+        await until_async(lambda: _all_told(first), 2.0, "it is told")
+        for key in client.keys("kvsteer:snapshot:chat:*"):
+            client.delete(key)
+        client.xtrim("kvsteer:journal", maxlen=0)
+        late = Gate(server.redis_url, "late")
+        await late.start()
+        try:
+            await until_async(lambda: _is_as_warm(late, first), 5.0, "another one is written, and loaded")
+        finally:
+            await late.stop()
+
+
+async def test_a_gateway_warms_for_a_replica_that_it_discovers_after_the_others(
+    server: Stack, client: redis.Redis
+) -> None:
+    async with fleet(server.redis_url, 1) as (first,):
+        for number in range(20):
+            first.end(first.place(100 + number, 200 + number))
+        await until_async(lambda: _written(client), 5.0, "a snapshot is written")
+        late = Gate(server.redis_url, "late")
+        late.pool.leave(ADDRESSES[1])
+        await late.start()
+        try:
+            await until_async(lambda: _is_whole(late), 5.0, "the snapshot is loaded")
+            assert len(late.pool.index) < len(first.pool.index)
+            late.pool.join(ADDRESSES[1], time.monotonic())
+
+            async def equal() -> bool:
+                return len(late.pool.index) == len(first.pool.index)
+
+            await until_async(equal, 3.0, "what the others know of it is loaded")
+        finally:
+            await late.stop()
+
+
+async def test_a_gateway_that_missed_what_was_cut_off_while_it_was_away_loads_a_snapshot(
+    server: Stack, client: redis.Redis
+) -> None:
+    async with fleet(server.redis_url, 2) as (first, second):
+        await until_async(lambda: _is_read(second), 3.0, "it reads")
+        reader = second.sharing._reader
+        round_, reader._round = reader._round, AsyncMock(side_effect=redis.exceptions.ConnectionError)
+        await asyncio.sleep(0.3)
+        first.end(first.place(1, 2, 3))
+        await until_async(lambda: _all_told(first), 2.0, "it is told")
+        client.xtrim("kvsteer:journal", maxlen=0)
+        await asyncio.sleep(2.0)
+        reader._round = round_
+        await until_async(lambda: _is_as_warm(second, first), 5.0, "the snapshot brings what was cut off")
+
+
+async def _is_read(gate: Gate) -> bool:
+    return gate.sharing._reader.last > (0, 0)
+
+
+async def _written(client: redis.Redis) -> bool:
+    return bool(client.exists("kvsteer:snapshot:chat"))
+
+
+async def _is_as_warm(gate: Gate, other: Gate, *hashes: int) -> bool:
+    return gate.holders(*(hashes or (1, 2, 3))) == other.holders(*(hashes or (1, 2, 3))) != set()
+
+
+async def _is_whole(gate: Gate) -> bool:
+    return gate.sharing.reach.whole
+
+
 async def _all_told(gate: Gate) -> bool:
-    return len(gate.sharing.outbox) == 0
+    return not len(gate.sharing.outbox) and not gate.sharing.counts._awaited  # and it came back
 
 
 async def test_a_garbled_snapshot_is_left_alone(server: Stack, client: redis.Redis) -> None:

@@ -119,3 +119,26 @@ def test_garbled_runs_change_nothing(hashes: bytes, weights: bytes) -> None:
     piece = msgspec.msgpack.encode([run])
     assert load(Shared([copy], ("me", 1)), [piece]) == 0
     assert len(copy.index) == 0
+
+
+def test_of_a_part_that_does_not_fit_the_first_hashes_are_taken_and_those_held_already_need_no_room() -> None:
+    original, copy = pool(), pool()
+    original.place(original.replicas[0], [chain(1, 2, 3, 4)], 1.0)
+    replica = copy.replicas[0]
+    copy.index.set_capacity(replica.slot, 3 * 1024)
+    copy.place(replica, [chain(1, 2)], 90.0)
+    assert load(Shared([copy], ("me", 1)), list(pieces(original, 2.0))) == 1
+    assert copy.index.match([1, 2, 3, 4]) == {replica.slot: 3}
+    assert copy.index.size(replica.slot) == 3 * 1024
+
+
+def test_hashes_of_a_replica_that_is_not_known_yet_are_noted_until_it_joins() -> None:
+    original, copy = pool(), Pool("chat", now=0.0)
+    original.place(original.replicas[1], [chain(1, 2)], 1.0)
+    shared = Shared([copy], ("me", 1))
+    assert load(shared, list(pieces(original, 2.0))) == 0
+    assert shared.arrived() == set()
+    copy.join(B, 3.0)
+    assert shared.arrived() == {"chat"}
+    assert shared.arrived() == set(), "it is told once"
+    assert load(shared, list(pieces(original, 2.0))) == 2

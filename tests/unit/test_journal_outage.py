@@ -1,7 +1,11 @@
 """What waits while Redis is away, and the stream's time by which a full one is trimmed."""
 
 import random
+from unittest.mock import AsyncMock
 
+import pytest
+
+from extproc.config import RedisSettings
 from extproc.core.decide import bind, weigh
 from extproc.core.exchange import Exchange
 from extproc.core.journal import unpack_chain
@@ -9,8 +13,11 @@ from extproc.core.ledger import Ledger
 from extproc.core.outbox import Outbox
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.reach import Reach
+from extproc.core.shared import Shared
 from extproc.core.steering import Rules, Steering
-from extproc.io.journal import StreamClock
+from extproc.io.journal import Reader, StreamClock
+from extproc.io.journal_counts import JournalCounts
 from extproc.io.records import Records
 
 
@@ -41,3 +48,53 @@ def test_the_streams_time_goes_on_from_the_last_id_seen() -> None:
     clock.saw((1_700_000_000_000, 0), 50.0)
     assert clock.time(53.5) == 1_700_000_003_500
     assert clock.age((1_700_000_000_000, 0), 53.5) == 3.5
+
+
+def reader(now: list[float]) -> Reader:
+    pool = Pool("chat", now=0.0)
+    shared = Shared([pool], ("me", 1))
+    counts = JournalCounts("me", 1)
+    settings = RedisSettings(url="redis://127.0.0.1:1")
+    return Reader(settings, shared, counts, StreamClock(), lambda: now[0], Reach(["chat"]))
+
+
+def test_an_entry_is_not_older_than_the_last_read_that_left_nothing_unread() -> None:
+    """A Redis whose time jumped back gives ids that stand still: by them everything new would seem old."""
+    now = [50.0]
+    made = reader(now)
+    made._stream_clock.saw((1_700_000_000_000, 0), 50.0)
+    assert made._age((1_700_000_000_000, 9), 90.0) == 40.0, "it may be so old, for all that is known"
+    made._emptied = 89.5
+    assert made._age((1_700_000_000_000, 9), 90.0) == 0.5
+    assert made._age((1_700_000_039_900, 0), 90.0) == pytest.approx(0.1)
+
+
+async def test_before_the_first_entries_are_read_the_time_of_redis_is_known() -> None:
+    made, oldest = reader([50.0]), b"1700000000000-0"
+    made._redis = AsyncMock()
+    made._redis.time.return_value = (1_700_000_060, 250_000)
+    made._redis.xread.return_value = [[b"kvsteer:journal", [(oldest, {b"b": b""})]]]
+    made._redis.xrange.return_value = [(oldest, {})]
+    assert await made._round(), "that was all"
+    assert made._age((1_700_000_000_000, 0), 50.0) == 60.25
+    made._reach.loaded("chat", (1_700_000_000_000, 0))
+    assert made._reach.whole
+
+
+async def test_what_was_cut_off_unread_is_a_gap() -> None:
+    now = [50.0]
+    made = reader(now)
+    made._redis = AsyncMock()
+    made._redis.time.return_value = (1_700_000_000, 0)
+    made._redis.xread.return_value = [[b"kvsteer:journal", [(b"1700000003000-0", {b"b": b""})]]]
+    made._redis.xrange.return_value = [(b"1700000003000-0", {})]
+    made.last, made._read = (1_700_000_000_000, 0), 49.0
+    made._reach.read(made.last)
+    made._reach.loaded("chat", made.last)
+    await made._round()
+    assert made._reach.whole, "it read a second ago, and the journal keeps more"
+    made._read, made.last = 47.0, (1_700_000_000_000, 0)
+    await made._round()
+    assert not made._reach.whole
+    made._reach.loaded("chat", (1_700_000_003_000, 0))
+    assert made._reach.whole

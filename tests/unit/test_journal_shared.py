@@ -294,6 +294,29 @@ def test_samples_of_the_collector_reach_the_pool_and_older_ones_do_not() -> None
     assert replica.sample == Sample(at=9.5, running=4.0)
 
 
+def test_of_what_lay_in_the_stream_for_long_only_what_is_cached_counts() -> None:
+    shared = view()
+    old = say(0, placed=[placed(1, 0, 11, 12)], sampled=[told(0, Sample(at=0.0, running=4.0), 0.5)])
+    assert shared.hear(old, (1, 0), 10.0, 3.5)
+    assert (books(shared, A), len(shared.peers)) == ((0, 0), 0)
+    assert holds(shared, A, 11, 12) == 2
+    assert shared.pools["chat"].get(A).sample == Sample(at=6.0, running=4.0)
+    assert shared.pools["chat"].busy.rho(1, 11.0) == 0, "it is no work of this moment"
+    shared.hear(say(1, placed=[placed(2)]), (2, 0), 10.0, 1.0)
+    assert books(shared, A) == (1, 100)
+    assert shared.missed, "the table says what else runs"
+    assert shared.expire(12.1) == ["other"], "it was last heard 1 s before it was read"
+
+
+def test_news_of_a_replica_that_is_not_known_are_noted_until_it_joins() -> None:
+    shared = Shared([Pool("chat", now=0.0)], ("me", 1))
+    shared.hear(say(0, placed=[placed(1, 0, 11), placed(2, 1)]), (1, 0), 1.0)
+    assert shared.strangers == {("chat", A), ("chat", B)}
+    shared.pools["chat"].join(A, 1.0)
+    assert shared.arrived() == {"chat"}
+    assert shared.strangers == {("chat", B)}
+
+
 # -- any order, twice, with gaps ---------------------------------------------------------------------------
 
 KEYS = st.integers(1, 6)

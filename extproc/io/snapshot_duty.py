@@ -1,0 +1,147 @@
+"""When a snapshot is written, and when it is loaded: so that every view of an index is whole, soon.
+
+The holder of the lease `snapshot` looks once a second whether the newest is old, or lies before what the journal
+still keeps, and then writes another. A gateway whose own view is not whole (it has just started, or was away for
+longer than the journal keeps; a load broke off; a replica is known here only now) looks twice a second, and loads the
+newest each time there is one that it does not have. It does not want the lease meanwhile, since what it wrote would
+lack something; after a while it does, for perhaps nobody's view is whole.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from redis.exceptions import RedisError
+
+from extproc.core.pool import Pool
+from extproc.core.reach import Position, Reach, is_due
+from extproc.core.shared import Shared
+from extproc.io.lease import Lease
+from extproc.io.state_snapshot import Head, Snapshots
+
+_log = structlog.get_logger("kvsteer.snapshot")
+
+#: Seconds between two looks, and where the view is not whole.
+LOOK, _LOOK_AGAIN = 1.0, 0.5
+#: Seconds without a whole view after which this gateway is content with what it has.
+_PATIENCE = 10.0
+#: Seconds after which a snapshot that could not be read in full is tried again; it doubles up to the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 15.0
+
+
+class SnapshotDuty:
+    """Keeps views whole.
+
+    Args:
+        snapshots: writes and loads.
+        shared: the pools.
+        reach: how far this gateway's views reach.
+        lease: who writes.
+        position: up to where the journal is applied.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        shared: Shared,
+        reach: Reach,
+        lease: Lease,
+        position: Callable[[], Position],
+        clock: Callable[[], float],
+    ) -> None:
+        self._snapshots, self._shared, self._reach, self._lease = snapshots, shared, reach, lease
+        self._position, self._clock = position, clock
+        self._lacking_since = clock()
+        self._absent: set[str] = set()  # pools without a snapshot at the last look
+        self._taken: dict[str, str] = {}  # pool -> the snapshot that was loaded last, in full
+        self._retry: dict[
+            str, tuple[str, float, float]
+        ] = {}  # pool -> one in part: when to try again, the wait
+        self._troubled = ""
+
+    @property
+    def willing(self) -> bool:
+        """Whether this gateway should write snapshots: what it would write lacks nothing, as far as can be known."""
+        if self._clock() - self._lacking_since > _PATIENCE:
+            return True
+        return all(self._reach.is_whole(name) or name in self._absent for name in self._shared.pools)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK if self._reach.whole else _LOOK_AGAIN)
+
+    async def look(self) -> None:
+        """Load and write what is due. Never raises for Redis' sake."""
+        try:
+            for pool in self._shared.pools.values():
+                await self._see_to(pool)
+        except (RedisError, OSError) as error:
+            self._trouble(type(error).__name__)
+        else:
+            self._trouble("")
+        if self._reach.whole:
+            self._lacking_since = self._clock()
+
+    async def begin(self) -> None:
+        """Before the journal is read: know how large caches are, lest what is read be dropped for want of room."""
+        try:
+            for pool in self._shared.pools.values():
+                head = await self._snapshots.head(pool.name)
+                if head is not None:
+                    self._snapshots.presume(pool, head)
+        except (RedisError, OSError):
+            pass  # then the index is bounded by the configured size until engines tell theirs
+
+    def arrived(self, pool: str) -> None:
+        """A replica joined here of which news had come before, and were lost."""
+        self._reach.missed(pool, self._position())
+        self._taken.pop(pool, None)
+        self._lacking_since = self._clock()
+
+    async def _see_to(self, pool: Pool) -> None:
+        is_whole = self._reach.is_whole(pool.name)
+        if is_whole and not self._lease.held:
+            return
+        head = await self._snapshots.head(pool.name)
+        (self._absent.discard if head is not None else self._absent.add)(pool.name)
+        if head is not None and head.gen and not is_whole:
+            await self._mend(pool, head)
+        if self._lease.held and self.willing and len(pool.index):
+            await self._write(pool, head)
+
+    async def _mend(self, pool: Pool, head: Head) -> None:
+        """Load a snapshot, unless this one was already."""
+        began = self._clock()
+        again = self._retry.get(pool.name, ("", 0.0, 0.0))
+        if self._taken.get(pool.name) == head.gen or (again[0] == head.gen and began < again[1]):
+            return
+        wait = min(again[2] * 2, _LONGEST_WAIT) if again[0] == head.gen else _FIRST_WAIT
+        self._retry[pool.name] = (head.gen, began + wait, wait)  # also when Redis fails on the way
+        pairs, is_all = await self._snapshots.take(pool, head)
+        if not is_all:
+            return
+        del self._retry[pool.name]
+        self._taken[pool.name] = head.gen
+        self._reach.loaded(pool.name, head.position)
+        _log.info("snapshot loaded", pool=pool.name, pairs=pairs, seconds=round(self._clock() - began, 3))
+        if self._reach.has_hole(pool.name):
+            _log.warning(
+                "the journal does not reach back to the snapshot; waiting for the next", pool=pool.name
+            )
+
+    async def _write(self, pool: Pool, head: Head | None) -> None:
+        if not is_due(head.position if head else None, await self._snapshots.oldest(), self._position()):
+            return
+        position = await self._snapshots.write(pool)
+        if position is not None:
+            self._absent.discard(pool.name)
+            self._reach.loaded(pool.name, position)
+
+    def _trouble(self, error: str) -> None:
+        """Say once that Redis fails."""
+        if error and error != self._troubled:
+            _log.warning("snapshots can't be read or written; the index warms with traffic", error=error)
+        self._troubled = error
