@@ -17,6 +17,7 @@ from extproc.cli.policy_texts import (
     Effect,
     gateway_lines,
     in_words,
+    nothing_before,
     say_json,
     table_of,
     tell,
@@ -25,6 +26,7 @@ from extproc.cli.policy_texts import (
 )
 from extproc.cli.terminal import console
 from extproc.config import GatewaySettings, PolicySettings, PoolSettings, ShadowSettings, load
+from extproc.core.policies import check_policy, policy_settings
 from extproc.errors import ConfigError, KvsteerError
 from extproc.io.policy_versions import (
     MOST_WHO,
@@ -142,9 +144,21 @@ def shadow(name: str, settings: tuple[str, ...], **given: Any) -> None:
         named = "" if name == "none" else name
         if settings and not named:
             raise ValueError("none takes no settings")
-        return Chosen(before.policy, ShadowSettings(name=named, settings=_numbers(settings)))
+        beside = ShadowSettings(name=named, settings=_numbers(settings))
+        if named and _effective(beside) == _effective(before.policy):
+            raise ValueError(
+                f"the pool chooses by {in_words(before.policy)} already, and beside itself it would show nothing; "
+                "name another policy or other settings"
+            )
+        return Chosen(before.policy, beside)
 
     _change(change, **given)
+
+
+def _effective(policy: PolicySettings | ShadowSettings) -> tuple[str, dict[str, float]]:
+    """A policy with all its settings, also those at their defaults. Raises ValueError when there is none such."""
+    check_policy(policy.name, policy.settings)
+    return policy.name, {**policy_settings(policy.name), **policy.settings}
 
 
 @command.command("rollback")
@@ -160,8 +174,10 @@ def rollback(to: int | None, **given: Any) -> None:
     async def put_back(store: VersionStore, settings: PoolSettings) -> None:
         standing = await _standing(store, settings.name)
         if standing.newest is None:
-            raise Refused(f"pool {settings.name}: there is no version to go back from")
+            raise Refused(nothing_before(settings.name, None))
         number = to or _before(standing, standing.newest)
+        if to is None and number < 1:
+            raise Refused(nothing_before(settings.name, standing.newest))
         target = next((version for version in standing.versions if version.number == number), None)
         if target is None:
             raise Refused(f"pool {settings.name}: version {number} is not kept; see kvsteer policy list")

@@ -71,6 +71,16 @@ def tell_unchanged(pool: str, newest: Version, as_json: bool) -> None:
         click.echo(f"pool {pool}: so it is since version {newest.number}; nothing was changed")
 
 
+def nothing_before(pool: str, newest: Version | None) -> str:
+    """Why there is no step back from a version; None where there is none at all."""
+    if newest is None:
+        why = "its policy was never changed, and each gateway chooses as its own file says"
+    else:
+        is_it = "is the first one" if newest.restores is None else "has what the first one had"
+        why = f"version {newest.number} {is_it}; name a version with --to (kvsteer policy list)"
+    return f"pool {pool}: there is nothing to go back to: {why}"
+
+
 def say_json(**what: Any) -> None:
     """Print one JSON object."""
     click.echo(json.dumps(what, indent=2))

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from extproc.cli.inputs import Finite, cannot_write, check_outputs
 from extproc.cli.terminal import counted
+from extproc.core.waiting import RoomSettings
 from extproc.errors import KvsteerError
 from extproc.sim import texts
-from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST
+from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST, shown
 from extproc.sim.checks import SimulationFault
 from extproc.sim.compare import LATE, Plan, check_length, compare
 from extproc.sim.engine import EngineSettings
@@ -20,7 +22,7 @@ from extproc.sim.gateway import GatewaySettings
 from extproc.sim.generators import GENERATORS
 from extproc.sim.page import page
 from extproc.sim.plan import MOST_REPLICAS, Fleet
-from extproc.sim.report import Result, as_json, table_of
+from extproc.sim.report import Result, as_json, remarks, table_of
 from extproc.sim.run import MOST_GATEWAYS, SimSettings
 
 _DEFAULT_POLICIES = f"charged_cost{LATE},charged_cost,cache_aware,prefix_hash,least_request,round_robin"
@@ -104,6 +106,8 @@ def _tell(given: dict[str, Any], plan: Plan, results: list[Result]) -> None:
     inputs, title = _inputs(given, plan), _title(plan)
     if str(given["json_path"]) != "-":
         _print(table_of(results, title))
+        for line in remarks(results):
+            click.echo(line)
     if given["json_path"] is not None:
         _write("--json", given["json_path"], as_json(results, inputs, plan.seeds))
     if given["html_path"] is not None:
@@ -135,7 +139,7 @@ def _plan(given: dict[str, Any]) -> Plan:
             delay=texts.option("--delay", texts.seconds, given["delay"]),
         ),
         slo=texts.option("--slo", texts.slo, given["slo"]),
-        room=texts.option("--room", lambda text: texts.room(texts.pairs(text)), given["room"]),
+        room=_room(given["room"], policies),
         speed=given["speed"],
         quantum=texts.option("--quantum", texts.seconds, given["quantum"]),
         limit=given["limit"],
@@ -145,8 +149,23 @@ def _plan(given: dict[str, Any]) -> Plan:
     return plan
 
 
+def _room(text: str, policies: list[str]) -> RoomSettings:
+    """The settings of late binding. Raises ValueError when they are wrong, or given though nothing waits."""
+    found = texts.option("--room", lambda words: texts.room(texts.pairs(words)), text)
+    if text.strip() and not any(name.endswith(LATE) for name in policies):
+        raise ValueError(
+            f"--room {shown(text)}: nothing waits; settings of late binding need a NAME{LATE} in --policies"
+        )
+    return found
+
+
 def _fleet(given: dict[str, Any]) -> Fleet:
     replicas: dict[str, EngineSettings] = {}
+    for name in ("replicas", "engine"):
+        if given["classes"] and _is_given(name):
+            raise ValueError(
+                f"--{name} and --class: the classes say what replicas there are; remove one of the two"
+            )
     for text in given["classes"]:
         name, count, settings = texts.option("--class", texts.replica_class, text)
         for number in range(count):
@@ -164,6 +183,11 @@ def _fleet(given: dict[str, Any]) -> Fleet:
         texts.option("--slow", lambda words: _slow(words, replicas), text)
     events = [texts.option("--event", texts.fleet_event, text) for text in given["events"]]
     return Fleet(replicas=replicas, events=events)
+
+
+def _is_given(name: str) -> bool:
+    """Whether an option was written, also with its default."""
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _slow(text: str, replicas: dict[str, EngineSettings]) -> None:

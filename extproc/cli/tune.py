@@ -117,6 +117,11 @@ def _tried(given: tuple[str, ...], late: bool) -> dict[str, list[float]]:
 def _values(text: str) -> tuple[str, list[float]]:
     """ "gain=2:3:5" -> "gain", [2.0, 3.0, 5.0]."""
     name, equals, words = text.partition("=")
+    if name.strip() == f"{ROOM}order":
+        raise ValueError(
+            "the order of waiting is a word, shortest or fcfs, and only numbers are tuned; compare the two with "
+            "kvsteer simulate --room order=fcfs"
+        )
     try:
         values = [float(word) for word in words.split(":")]
     except ValueError:

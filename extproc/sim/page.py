@@ -7,7 +7,7 @@ from typing import Any
 
 from extproc.sim.charts import Axis, Line, chart, top_of
 from extproc.sim.outcome import Outcome
-from extproc.sim.report import Result
+from extproc.sim.report import Result, remarks
 from extproc.sim.summary import METRICS, WARM_UP, over_seeds
 
 #: Replicas drawn one by one; of more, only the least, the mean and the most loaded at each moment.
@@ -55,7 +55,8 @@ def _table(results: Sequence[Result]) -> str:
         for result in results
     )
     table = f"<thead><tr><th>policy</th>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="wide"><table>{table}</table></div>'
+    said = "".join(f"<small>{escape(line)}</small>" for line in remarks(results))
+    return f'<div class="wide"><table>{table}</table>{said}</div>'
 
 
 def _cell(result: Result, name: str) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extproc.sim.outcome import Outcome
-from extproc.sim.summary import METRICS, over_seeds
+from extproc.sim.summary import METRICS, WARM_UP, over_seeds
 
 #: Columns of the table; the JSON has every metric.
 _SHOWN = (
@@ -41,6 +41,15 @@ def table_of(results: Sequence[Result], title: str) -> Table:
     for result in results:
         table.add_row(result.policy, *(_of(result, name) for name in (*_SHOWN, *counts)))
     return table
+
+
+def remarks(results: Sequence[Result]) -> list[str]:
+    """What is to be said of the numbers that there are not; nothing when all are there."""
+    if all(_of(result, name) != "-" for result in results for name in _SHOWN):
+        return []
+    left_out = f"The first {WARM_UP:.0%} of arrivals, at least one, are left out"
+    needed = "TTFT needs a first token, TPOT an answer of two tokens"
+    return [f"-: nothing to tell it from. {left_out}; {needed}. Play more requests."]
 
 
 def _of(result: Result, name: str) -> str:

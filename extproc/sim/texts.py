@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from extproc.core.policies import POLICIES, check_policy
 from extproc.core.waiting import RoomSettings
+from extproc.quantities import show_duration
 from extproc.sim.bounds import DAY, MOST_SECONDS, shown, whole, within
 from extproc.sim.compare import LATE
 from extproc.sim.engine import EngineSettings
@@ -18,7 +19,7 @@ from extproc.sim.summary import Slo
 from extproc.sim.traces import read_trace
 from extproc.sim.workload import Workload, WorkloadError
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "": 1.0}
 _SHORT = {"kv": "kv_tokens", "prefill": "prefill_speed", "doubling": "prefill_doubling"}
 #: Most of each setting of late binding; a whole number where only whole ones will do.
 _ROOM_MOST: Final[dict[str, float]] = {
@@ -43,15 +44,18 @@ def option(name: str, read: Callable[[str], T], text: str) -> T:
 
 
 def seconds(text: str, low: float = 0.0, high: float = DAY) -> float:
-    """A duration: "20ms", "1.5s", "2m", "1h"; a bare number is seconds.
+    """A duration: "20ms", "1.5s", "2m", "1h", "1d"; a bare number is seconds.
 
     Raises:
         ValueError: it is none, or not within low..high seconds.
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", text.strip())
     if match is None:
-        raise ValueError(f"{shown(text)} is no duration; write for example 20ms, 1.5s or 2m")
-    return within("the duration in seconds", float(match[1]) * _UNITS[match[2]], low, high)
+        raise ValueError(f"{shown(text)} is no duration; write for example 20ms, 1.5s, 2m, 1h or 1d")
+    found = float(match[1]) * _UNITS[match[2]]
+    if not low <= found <= high:
+        raise ValueError(f"a duration here is from {show_duration(low)} to {show_duration(high)}")
+    return found
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -178,13 +182,16 @@ def workload(trace: Path | None, generate: str | None) -> Workload:
 
 
 def policies(text: str) -> list[str]:
-    """Names of policies with commas, each once. Raises ValueError for one that does not exist, or none."""
+    """Names of policies with commas. Raises ValueError for none, one that does not exist, or that comes twice."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         known_policy(name.removesuffix(LATE))
     if not names:
         raise ValueError(f"names no policy; known: {', '.join(sorted(POLICIES))}")
-    return list(dict.fromkeys(names))
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is named twice; write each once, or several --seeds to play it again")
+    return names
 
 
 def known_policy(name: str) -> str:

@@ -1,8 +1,8 @@
 """Workloads read from files: Mooncake JSONL, sessions of agents as JSONL, Azure LLM inference CSV.
 
 * Mooncake: `timestamp` (ms), `input_length`, `output_length` (tokens), `hash_ids` (chained ids of 512-token blocks).
-* Agents: the same with `session`, `turn` and `think_ms`. A session's first turn arrives by its timestamp (0 when
-  it has none); a later one `think_ms` after the answer before it.
+* Agents: the same with `session`, `turn` and `think_ms`. A session's first turn arrives by its timestamp, a later
+  one `think_ms` after the answer before it; what the other would tell may be left out.
 * Azure: TIMESTAMP, ContextTokens, GeneratedTokens. It tells nothing of prefixes, so nothing is shared.
 """
 
@@ -10,11 +10,12 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterator
 from datetime import datetime
-from itertools import count, pairwise
+from itertools import chain, count, pairwise, repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from extproc.sim.bounds import DAY, MOST_SECONDS, MOST_TOKENS, shown, whole, within
 from extproc.sim.jobs import BLOCK_TOKENS, Row, block_hash
@@ -22,6 +23,8 @@ from extproc.sim.workload import Workload, WorkloadError
 
 #: Block numbers from which those of rows without prefix identity are taken, far above any trace's own.
 _UNSHARED = 1 << 48
+#: Fields that say when a row arrives.
+_WHEN = {"timestamp", "think_ms"}
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 #: Largest trace that is read, in bytes: an hour of the public ones has 10 MB.
 _LARGEST: Final = 2**30
@@ -43,7 +46,7 @@ def read_trace(path: Path) -> Workload:
     first = next(filter(None, map(str.strip, _lines(data))), "")
     if first.startswith("{"):
         rows = _read_json(path, data)
-    elif first.startswith(_AZURE[0]):
+    elif first.lstrip('"').startswith(_AZURE[0]):
         rows = _read_azure(path, data)
     else:
         raise WorkloadError(f"{path}:1: not a trace; write {_FORMS}")
@@ -60,6 +63,11 @@ def read_trace(path: Path) -> Workload:
 
 def _read(path: Path) -> bytes:
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a pipe may wait for ever
+            raise WorkloadError(
+                f"{path}: is no regular file; write what comes out of it into one, and name that"
+            )
         with path.open("rb") as opened:
             data = opened.read(_LARGEST + 1)
     except (OSError, ValueError) as error:  # a ValueError for names that no file has
@@ -95,23 +103,54 @@ def _copies(rows: list[Row]) -> Iterator[Row]:
     return iter(sorted((copies[id(row)] for row in rows if id(row) not in later), key=lambda row: row.at))
 
 
+class _Turn(NamedTuple):
+    """A row of a session: its line, and which of the fields it lacks that say when it arrives."""
+
+    line: int
+    row: Row
+    lacks: frozenset[str]
+
+
+#: Sessions by name, and the turns of each by number.
+_Sessions = dict[str | int, dict[int, _Turn]]
+
+
 def _read_json(path: Path, data: bytes) -> list[Row]:
     rows: list[Row] = []
-    sessions: dict[str | int, list[tuple[int, Row]]] = {}
+    sessions: _Sessions = {}
     for number, line in enumerate(_lines(data), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
             row = _row(record)
-            if record.get("session") is not None:
-                turn = whole("turn", record.get("turn", number), -(2**53))
-                sessions.setdefault(_session(record["session"]), []).append((turn, row))
+            _place(record, _Turn(number, row, frozenset(_WHEN - record.keys())), sessions)
         except (ValueError, RecursionError) as error:
             raise WorkloadError(f"{path}:{number}: not a request of a trace: {_reason(error)}") from None
         rows.append(row)
-    _hang(sessions.values())
+    for turns in sessions.values():
+        _hang(path, [turns[number] for number in sorted(turns)])
     return rows
+
+
+def _place(record: dict[str, Any], turn: _Turn, sessions: _Sessions) -> None:
+    """Put a row where it belongs: into its session, if it is one of a session. Raises ValueError when it can't be."""
+    if record.get("session") is None:
+        for name in ("turn", "think_ms"):
+            if record.get(name) is not None:
+                raise ValueError(f"session is missing, which {name} is for")
+        if "timestamp" in turn.lacks:
+            raise ValueError("timestamp (ms from the start) is missing")
+        return
+    turns = sessions.setdefault(_session(record["session"]), {})
+    if "turn" not in record:
+        raise ValueError("turn is missing: which one of its session it is, counted from 0")
+    number = whole("turn", record["turn"], -(2**53))
+    if number in turns:
+        raise ValueError(
+            f"turn {number} of this session is in line {turns[number].line} already; number them 0, 1, ..."
+        )
+    turns[number] = turn
 
 
 def _reason(error: Exception) -> str:
@@ -127,12 +166,16 @@ def _session(value: Any) -> str | int:
     return name
 
 
-def _hang(sessions: Iterable[list[tuple[int, Row]]]) -> None:
-    """Hang each turn of a session on the one before it."""
-    for turns in sessions:
-        turns.sort(key=lambda turn: turn[0])
-        for (_, row), (_, after) in pairwise(turns):
-            row.after = after
+def _hang(path: Path, turns: list[_Turn]) -> None:
+    """Hang each turn of a session on the one before it. Raises WorkloadError when one can't tell when it arrives."""
+    for turn, name in zip(turns, chain(("timestamp",), repeat("think_ms")), strict=False):
+        if name in turn.lacks:
+            which = "first turn of a session" if name == "timestamp" else "turn after another one"
+            raise WorkloadError(
+                f"{path}:{turn.line}: not a request of a trace: {name} is missing, by which the {which} arrives"
+            )
+    for before, after in pairwise(turns):
+        before.row.after = after.row
 
 
 def _row(record: Any) -> Row:

@@ -119,7 +119,7 @@ def test_going_back_repeatedly_never_goes_forward_again(fleet: Stack, client: re
     assert done(fleet, "rollback", "--wait", "0")["version"]["policy"]["name"] == "least_request"
     at_the_end = kvsteer(fleet, "rollback", "--wait", "0")
     assert (at_the_end.exit_code, at_the_end.stdout) == (2, "")
-    assert "version 0 is not kept" in at_the_end.stderr
+    assert "there is nothing to go back to: version 7 has what the first one had" in at_the_end.stderr
     assert done(fleet, "rollback", "--to", "3", "--wait", "0")["version"]["policy"]["name"] == "round_robin"
 
 
@@ -149,7 +149,8 @@ def test_a_shadow_is_set_stays_over_a_change_and_is_ended(fleet: Stack, client: 
         (("shadow", "none", "gain=1"), "none takes no settings"),
         (("set", "random", "--who", "a\nb"), "--who must be one line"),
         (("set", "random", "--pool", "chat"), "there is no pool 'chat'; the configuration has: demo"),
-        (("rollback",), "there is no version to go back from"),
+        (("rollback",), "there is nothing to go back to: its policy was never changed"),
+        (("shadow", "least_request"), "the pool chooses by least_request already"),
     ],
 )
 def test_what_can_not_be_is_refused_with_the_reason_and_changes_nothing(

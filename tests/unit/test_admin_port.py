@@ -71,7 +71,7 @@ def stranger(status: int, body: bytes) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
@@ -113,7 +113,7 @@ def test_a_port_that_speaks_no_http_is_taken_for_the_wrong_one_of_the_gateway() 
             self.wfile.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS, as a gRPC server begins
 
     with ThreadingTCPServer(("127.0.0.1", 0), Frames) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         result = CliRunner().invoke(
             replicas.command, ["--admin", f"http://127.0.0.1:{server.server_address[1]}"]
         )

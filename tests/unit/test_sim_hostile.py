@@ -309,6 +309,13 @@ BROKEN: list[tuple[bytes, str]] = [
       ("12", [1], [1, 2, 3], [1, "2"], [1, 2.5], [1, None], {"1": 2}, None, 7, [True, False])),
     *((jsonl(session=value), ":2: not a request of a trace: session") for value in NO_NAMES),
     *((jsonl(session="a", turn=value), ":2: not a request of a trace: turn") for value in ("x", None, 1e308, [1])),
+    (jsonl(timestamp=...), ":2: .*timestamp .*is missing"),
+    (jsonl(session="a"), ":2: .*turn is missing"),
+    (jsonl(turn=1), ":2: .*session is missing, which turn is for"),
+    (jsonl(think_ms=1), ":2: .*session is missing, which think_ms is for"),
+    (jsonl(session="a", turn=0, think_ms=1, timestamp=...), ":2: .*timestamp is missing, by which the first turn"),
+    (jsonl(session="a", turn=0) + jsonl(session="a", turn=1), ":4: .*think_ms is missing, by which the turn after"),
+    (jsonl(session="a", turn=0) + jsonl(session="a", turn=0), ":4: .*turn 0 of this session is in line 2 already"),
     *((json.dumps(GOOD).encode() + b"\n" + line, ":2: not a request of a trace") for line in
       (b"[1]\n", b"null\n", b'"x"\n', b"7\n", b'{"input_length": 6', b"[" * 100_000, b'{"a": ' + b"9" * 5000)),
     (json.dumps(GOOD).encode() + b"\n\xff\xfe\n", ":2: not UTF-8"),
@@ -344,6 +351,37 @@ def test_a_folder_and_names_no_file_has_are_told(tmp_path: Path) -> None:
     assert_told(play(simulate.command, ""), "can't be read")
     with pytest.raises(WorkloadError, match="can't be read"):
         read_trace(Path("a\0b"))
+
+
+def test_a_pipe_is_refused_at_once_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for command in (simulate.command, tune.command):
+        assert_told(
+            play(command, str(tmp_path / "pipe")), "pipe: is no regular file; write what comes out of it"
+        )
+
+
+def test_a_csv_may_have_its_cells_in_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        '"TIMESTAMP","ContextTokens","GeneratedTokens"\n'
+        '"2023-11-16 18:15:46","5","1"\n"2023-11-16 18:15:48","7","1"\n'
+    )
+    assert [(row.at, row.tokens) for row in read_trace(path).rows()] == [(0.0, 5), (2.0, 7)]
+
+
+def test_a_turn_needs_only_the_time_by_which_it_arrives(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    later = {key: value for key, value in GOOD.items() if key != "timestamp"} | {
+        "session": 1,
+        "turn": 4,
+        "think_ms": 500,
+    }
+    path.write_text(
+        json.dumps(later) + "\n" + json.dumps(GOOD | {"timestamp": 2000, "session": 1, "turn": 3}) + "\n"
+    )
+    (first,) = read_trace(path).rows()
+    assert (first.at, first.after and first.after.think) == (2.0, 0.5)
 
 
 def test_a_byte_order_mark_blank_lines_and_rows_out_of_order_are_read(tmp_path: Path) -> None:

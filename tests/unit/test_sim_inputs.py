@@ -103,10 +103,14 @@ def test_generators_refuse_what_they_do_not_know() -> None:
 
 
 def test_durations_are_read_with_their_units() -> None:
-    assert [texts.seconds(t) for t in ("20ms", "1.5s", "2m", "1h", "3")] == [0.02, 1.5, 120.0, 3600.0, 3.0]
-    for wrong in ("", "fast", "-1s", "1d"):
-        with pytest.raises(ValueError, match="no duration"):
+    assert [texts.seconds(t) for t in ("20ms", "1.5s", "2m", "1h", "1d", "3")] == [
+        0.02, 1.5, 120.0, 3600.0, 86_400.0, 3.0
+    ]  # fmt: skip
+    for wrong in ("", "fast", "-1s", "1w", "1 day"):
+        with pytest.raises(ValueError, match=r"no duration; write for example 20ms, 1\.5s, 2m, 1h or 1d"):
             texts.seconds(wrong)
+    with pytest.raises(ValueError, match="a duration here is from 0s to 24h"):
+        texts.seconds("25h")
 
 
 def test_fleet_words_are_read() -> None:
@@ -191,6 +195,18 @@ def test_json_on_stdout_is_json_alone() -> None:
     assert len(json.loads(result.stdout)["runs"]) == 1
 
 
+def test_a_workload_too_small_for_numbers_is_told_why_there_are_none(tmp_path: Path) -> None:
+    words = ["--policies", "random", "--html", str(tmp_path / "a.html")]
+    one = CliRunner().invoke(command, [str(written(tmp_path / "t.jsonl", mooncake(0, 100, [1]))), *words])
+    assert one.exit_code == 0, one.output
+    assert one.stdout.splitlines()[-1].startswith(
+        "-: nothing to tell it from. The first 10% of arrivals, at least one,"
+    )
+    assert "Play more requests" in (tmp_path / "a.html").read_text()
+    more = CliRunner().invoke(command, ["--generate", "shared_prompts:requests=20", *words])
+    assert "nothing to tell it from" not in more.stdout + (tmp_path / "a.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -204,6 +220,16 @@ def test_json_on_stdout_is_json_alone() -> None:
         (["--generate", "chat", "--room", "tehta=1"], "no setting 'tehta'"),
         (["--generate", "chat", "--engine", "speed=0"], "speed must be a number within 0.001..1000, not 0"),
         (["none.jsonl"], "none.jsonl: can't be read"),
+        (
+            ["--generate", "chat", "--policies", "random,round_robin,random"],
+            "random is named twice; write each once",
+        ),
+        (["--generate", "chat", "--policies", "random", "--room", "theta=1"], "nothing waits"),
+        (
+            ["--generate", "chat", "--class", "big:count=2", "--replicas", "4"],
+            "--replicas and --class: the classes say",
+        ),
+        (["--generate", "chat", "--class", "big:count=2", "--engine", "kv=9999"], "--engine and --class"),
     ],
 )
 def test_a_wrong_option_is_told_and_ends_with_2(args: list[str], says: str) -> None:

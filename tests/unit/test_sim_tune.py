@@ -85,6 +85,10 @@ def test_settings_of_the_waiting_room_are_told_by_their_name() -> None:
     [
         (["--try", "gian=1:2"], "has no setting 'gian'"),
         (["--policy", "charged_cost+late", "--try", "room.tetha=1"], "late binding has no setting 'tetha'"),
+        (
+            ["--policy", "charged_cost+late", "--try", "room.order=fcfs"],
+            "compare the two with kvsteer simulate --room",
+        ),
         (["--try", "gain"], "write SETTING=VALUE:VALUE"),
         (["--try", "gain=a"], "write SETTING=VALUE:VALUE"),
         (["--policy", "random"], "random has no settings to try"),
