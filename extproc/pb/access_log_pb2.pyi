@@ -1,3 +1,4 @@
+from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -29,14 +30,16 @@ class HTTPAccessLogEntry(_message.Message):
     def __init__(self, common_properties: _Optional[_Union[AccessLogCommon, _Mapping[str, _Any]]] = ..., request: _Optional[_Union[HTTPRequestProperties, _Mapping[str, _Any]]] = ..., response: _Optional[_Union[HTTPResponseProperties, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class AccessLogCommon(_message.Message):
-    __slots__ = ("upstream_remote_address", "response_flags", "upstream_request_attempt_count")
+    __slots__ = ("upstream_remote_address", "response_flags", "metadata", "upstream_request_attempt_count")
     UPSTREAM_REMOTE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REQUEST_ATTEMPT_COUNT_FIELD_NUMBER: _ClassVar[int]
     upstream_remote_address: Address
     response_flags: ResponseFlags
+    metadata: Metadata
     upstream_request_attempt_count: int
-    def __init__(self, upstream_remote_address: _Optional[_Union[Address, _Mapping[str, _Any]]] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping[str, _Any]]] = ..., upstream_request_attempt_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, upstream_remote_address: _Optional[_Union[Address, _Mapping[str, _Any]]] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping[str, _Any]]] = ..., metadata: _Optional[_Union[Metadata, _Mapping[str, _Any]]] = ..., upstream_request_attempt_count: _Optional[int] = ...) -> None: ...
 
 class ResponseFlags(_message.Message):
     __slots__ = ("upstream_request_timeout", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "downstream_connection_termination", "upstream_retry_limit_exceeded")
@@ -74,6 +77,19 @@ class HTTPResponseProperties(_message.Message):
     response_code: _wrappers_pb2.UInt32Value
     response_headers: _containers.ScalarMap[str, str]
     def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping[str, _Any]]] = ..., response_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Metadata(_message.Message):
+    __slots__ = ("typed_filter_metadata",)
+    class TypedFilterMetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _any_pb2.Any
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_any_pb2.Any, _Mapping[str, _Any]]] = ...) -> None: ...
+    TYPED_FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
+    typed_filter_metadata: _containers.MessageMap[str, _any_pb2.Any]
+    def __init__(self, typed_filter_metadata: _Optional[_Mapping[str, _any_pb2.Any]] = ...) -> None: ...
 
 class Address(_message.Message):
     __slots__ = ("socket_address",)

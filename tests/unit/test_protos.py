@@ -107,6 +107,7 @@ ACCESS_LOG = {
     "ResponseFlags": log_data.ResponseFlags,
     "HTTPRequestProperties": log_data.HttpRequestProperties,
     "HTTPResponseProperties": log_data.HttpResponseProperties,
+    "Metadata": core.Metadata,
     "Address": core.Address,
     "SocketAddress": core.SocketAddress,
 }

@@ -1,0 +1,91 @@
+"""Usage out of the record that Envoy's ai_protocol_manager leaves in the typed metadata of a request.
+
+The record is envoy.data.ai.v3.TokenUsage, in a google.protobuf.Any under `NAMESPACE`. It comes with the
+response_trailers message of ext_proc and with entries of the access log. Its counts already mean what ours do:
+cached tokens are part of the input, reasoning of the output, whatever the engine's API.
+"""
+
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+from google.protobuf.wrappers_pb2 import UInt64Value
+
+from extproc.core.usage.record import Usage, checked
+from extproc.pb import access_log_pb2, ext_proc_pb2
+
+#: Where Envoy puts the record unless its configuration says otherwise.
+NAMESPACE: Final = "envoy.ai.token_usage"
+#: Full name of the message; a type URL ends with it, after a slash (google/protobuf/any.proto).
+_MESSAGE = "/envoy.data.ai.v3.TokenUsage"
+
+# What a record was like: a closed set that labels metrics.
+COMPLETE: Final = "complete"  # the only one that gives a usage
+ABSENT: Final = "absent"
+PARTIAL: Final = "partial"  # Envoy lost some of it: its counts may be stale
+FAILED: Final = "failed"  # Envoy saw a usage and could not read it
+GARBLED: Final = "garbled"  # not such a record, or one without a count
+
+_STATUS = {
+    ext_proc_pb2.TokenUsage.COMPLETE: COMPLETE,
+    ext_proc_pb2.TokenUsage.PARTIAL: PARTIAL,
+    ext_proc_pb2.TokenUsage.FAILED: FAILED,
+}
+
+
+class Told(NamedTuple):
+    """What was found: a usage with `COMPLETE`, None with every other word of this module."""
+
+    usage: Usage | None
+    verdict: str
+
+
+_ABSENT = Told(None, ABSENT)
+_GARBLED = Told(None, GARBLED)
+
+
+def in_request(data: bytes) -> Told:
+    """The record in a serialized ProcessingRequest. Never raises for what a peer sends."""
+    try:
+        message = ext_proc_pb2.ProcessingRequest.FromString(data)
+    except DecodeError:
+        return _GARBLED
+    return in_metadata(message.metadata_context)
+
+
+def in_log_entry(entry: access_log_pb2.HTTPAccessLogEntry) -> Told:
+    """The record in one entry of the access log. Never raises for what a peer sends."""
+    return in_metadata(entry.common_properties.metadata)
+
+
+def in_metadata(metadata: ext_proc_pb2.Metadata | access_log_pb2.Metadata) -> Told:
+    """The record in a request's metadata, as ext_proc or the access log have it."""
+    typed = metadata.typed_filter_metadata
+    if NAMESPACE not in typed:
+        return _ABSENT
+    packed = typed[NAMESPACE]
+    return in_any(packed.type_url, packed.value)
+
+
+def in_any(type_url: str, value: bytes) -> Told:
+    """The record in the two parts of a google.protobuf.Any. Never raises for what a peer sends."""
+    if not type_url.endswith(_MESSAGE):
+        return _GARBLED
+    try:
+        record = ext_proc_pb2.TokenUsage.FromString(value)
+    except DecodeError:
+        return _GARBLED
+    verdict = _STATUS.get(record.extraction_status, GARBLED)
+    if verdict != COMPLETE:
+        return Told(None, verdict)
+    usage = checked(
+        _value(record.HasField("input_tokens"), record.input_tokens),
+        _value(record.HasField("output_tokens"), record.output_tokens),
+        _value(
+            record.input_token_details.HasField("cached_tokens"), record.input_token_details.cached_tokens
+        ),
+    )
+    return Told(usage, COMPLETE) if usage.known else _GARBLED
+
+
+def _value(there: bool, wrapped: UInt64Value) -> int | None:
+    return wrapped.value if there else None
