@@ -23,7 +23,7 @@ from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 
 from extproc.config import RedisSettings
-from extproc.io.redis_guard import Fuse, Guard
+from extproc.io.redis_guard import Fuse, Guard, closing
 from extproc.settings.redis_url import RedisPlace
 
 #: Connections of one client: a bound, far above what a gateway has under way at once.
@@ -81,6 +81,10 @@ class GuardedRedis(redis.asyncio.Redis):
         made.guard = self.guard
         return cast("GuardedPipeline", made)
 
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close every connection, within a bound and without an error."""
+        await closing(super().aclose(close_connection_pool))
+
 
 class GuardedPipeline(Pipeline):
     """redis-py's pipeline with a guard."""
@@ -111,6 +115,10 @@ class GuardedCluster(redis.asyncio.RedisCluster):
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> "GuardedClusterPipeline":
         """As redis-py's, within the guard."""
         return cast("GuardedClusterPipeline", _untyped(GuardedClusterPipeline)(self, transaction))
+
+    async def aclose(self) -> None:
+        """Close every connection, within a bound and without an error."""
+        await closing(super().aclose())
 
 
 class GuardedClusterPipeline(ClusterPipeline):
@@ -258,6 +266,6 @@ class GuardedSentinel(GuardedRedis):
         return made
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close every connection."""
+        """Close every connection, those to the Sentinels too."""
         await super().aclose(close_connection_pool)
-        await self._sentinels.aclose()
+        await closing(self._sentinels.aclose())

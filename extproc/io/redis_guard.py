@@ -6,17 +6,29 @@
                                         +------- it failed: a longer rest, with jitter ---------+
 
 A paused Redis so costs one deadline now and then, and piles up nothing.
+
+Each call is a task of its own, and who waits for it is let go at the deadline, or when it is cancelled, whatever the
+task does: redis-py sends by `asyncio.wait_for`, which loses a cancellation that comes while what it waits for ends
+(Python 3.11). A call that lost one is cancelled again and again in the background until it ends.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from redis import exceptions
 from redis.exceptions import RedisError
 
 T = TypeVar("T")
+
+#: Seconds that a cancelled call has to put its connection in order, and between two cancellations of one that lives.
+_TIDY, _AGAIN = 0.1, 0.2
+#: Longest time to close a client's connections, seconds.
+_CLOSE = 1.0
+#: Tasks that end calls which nobody waits for any more; asyncio itself keeps no reference to a task.
+_enders: "set[asyncio.Task[None]]" = set()
 
 #: First rest after the fuse opened, seconds; it doubles up to the longest.
 _FIRST_REST = 0.1
@@ -114,8 +126,7 @@ class Guard:
             raise RedisResting("redis failed a moment ago; it is left alone until the rest is over")
         reached: bool | None = None
         try:
-            async with asyncio.timeout(self.deadline):
-                answer = await work()
+            answer = await within(self.deadline, work())
             reached = True
         except (RedisError, OSError) as error:  # OSError has asyncio's TimeoutError
             reached = _reached(error)
@@ -130,6 +141,48 @@ class Guard:
             self._fuse.ended(reached, now())
             self.up = self.up if reached is None else reached
         return answer
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """What `work` gives, or TimeoutError `seconds` (and a moment) from now; it is cancelled, and may end later.
+
+    Raises:
+        TimeoutError: it took too long, or ended as cancelled by itself.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_look_at)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if not done:
+            task.cancel()
+            await asyncio.wait({task}, timeout=_TIDY)
+    finally:  # also when who waits is cancelled
+        if not task.done():
+            ender = asyncio.get_running_loop().create_task(_end(task))
+            _enders.add(ender)
+            ender.add_done_callback(_enders.discard)
+    if not done or task.cancelled():
+        raise TimeoutError
+    return task.result()
+
+
+async def closing(work: Awaitable[None]) -> None:
+    """Close connections within `_CLOSE`; what can't be closed in good order by then is left to the system."""
+    with contextlib.suppress(RedisError, OSError):  # OSError has asyncio's TimeoutError
+        await within(_CLOSE, work)
+
+
+async def _end(task: "asyncio.Future[Any]") -> None:
+    """Cancel a call until it ends."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_AGAIN)
+
+
+def _look_at(task: "asyncio.Future[Any]") -> None:
+    """What a call that nobody waits for ended with is no news."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _reached(error: Exception) -> bool | None:

@@ -152,21 +152,11 @@ class RedisWay:
 
     def __init__(self, settings: RedisSettings, pool: str) -> None:
         self._board = ReportBoard(settings, pool)
-        #: Connecting, logging in and writing have deadlines of their own; longer than all of them is lost.
-        self._longest = settings.connect_timeout + 4 * settings.deadline + 1.0
 
     async def send(self, replica: str, report: bytes) -> None:
         """Leave a report. Raises WayFailed."""
-        call = asyncio.ensure_future(self._board.put(replica, report))
         try:
-            # Not by cancelling alone: redis-py loses some cancellations, and would then wait for ever.
-            done, _ = await asyncio.wait({call}, timeout=self._longest)
-        finally:
-            call.cancel()
-        if not done:
-            raise WayFailed("timeout", f"no answer within {self._longest:g} s")
-        try:
-            call.result()
+            await self._board.put(replica, report)
         except SourceFailed as error:
             raise WayFailed(error.reason, in_options(error.detail)) from None
 

@@ -10,7 +10,7 @@ from redis import exceptions
 from extproc.config import RedisSettings
 from extproc.io.redis_check import cause, judge
 from extproc.io.redis_client import Login
-from extproc.io.redis_guard import Fuse, Guard, RedisResting
+from extproc.io.redis_guard import Fuse, Guard, RedisResting, closing
 from extproc.io.scrape_duty import ScrapeDuty
 from extproc.settings.redis_url import read_url
 
@@ -117,6 +117,71 @@ async def test_calls_through_an_open_fuse_fail_at_once_and_are_never_made() -> N
     with pytest.raises(RedisResting):
         await guard.call(hangs)
     assert (len(made), guard.up, guard.errors, guard.resting) == (1, False, 2, True)
+
+
+class Deaf:
+    """A call as redis-py's where it loses cancellations: it goes on after the first few."""
+
+    def __init__(self, loses: int) -> None:
+        self.loses, self.ended = loses, asyncio.Event()
+
+    async def __call__(self) -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.loses -= 1
+                if self.loses < 0:
+                    self.ended.set()
+                    raise
+
+
+async def test_a_call_that_loses_its_cancellation_holds_nobody_beyond_the_deadline_and_ends_later() -> None:
+    guard, deaf = Guard(0.01, Fuse(1, 60.0)), Deaf(loses=2)
+    async with asyncio.timeout(1.0):
+        with pytest.raises(exceptions.TimeoutError):
+            await guard.call(deaf)
+        assert (guard.up, guard.errors, guard.resting) == (False, 1, True)
+        await deaf.ended.wait()
+
+
+async def test_who_is_cancelled_in_a_call_that_loses_cancellations_ends_at_once() -> None:
+    guard, deaf = Guard(60.0, Fuse(1, 60.0)), Deaf(loses=2)
+    caller = asyncio.create_task(guard.call(deaf))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    async with asyncio.timeout(1.0):
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert (guard.up, guard.errors, guard.resting) == (None, 0, False), "it says nothing of Redis"
+        await deaf.ended.wait()
+
+
+async def test_a_call_that_ends_as_cancelled_by_itself_is_a_failure_and_cancels_nobody() -> None:
+    guard = Guard(1.0, Fuse(1, 60.0))
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(exceptions.TimeoutError):
+        await guard.call(cancelled)
+    assert guard.up is False
+
+
+@pytest.mark.parametrize("error", [exceptions.TimeoutError, OSError, None])
+async def test_closing_ends_within_its_bound_and_tells_no_error(
+    error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extproc.io.redis_guard._CLOSE", 0.01)
+
+    async def close() -> None:
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(1.0):
+        await closing(close())
 
 
 async def test_an_answer_that_refuses_is_an_answer() -> None:
