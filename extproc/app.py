@@ -126,6 +126,8 @@ class Gateway:
             shared_why=self.shared_why,
         )
         self.metrics.open_streams.set_function(lambda: self._open)
+        self.metrics.redis_up.set_function(lambda: float(self.shared() == "ok"))
+        self.records.shared = self.shared
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -231,6 +233,7 @@ class Gateway:
                 outcome=exchange.outcome,
                 replica=decision.replica.address if decision and decision.replica else None,
                 seconds=round(seconds, 6),
+                shared=self.shared(),
             )
 
     def failed(self, exchange: Exchange, error: Exception) -> None:
@@ -263,7 +266,6 @@ class Gateway:
         errors = self.registry.errors
         await self.registry.beat()
         self.metrics.redis_errors.inc(self.registry.errors - errors)
-        self.metrics.redis_up.set(0 if self.registry.degraded else 1)
 
     async def _first_orders(self) -> None:
         """Policies and drains that were ordered while this gateway was not there hold before its first request."""

@@ -135,7 +135,7 @@ class Metrics:
         )
         self.redis_up = Gauge(
             "kvsteer_redis_up",
-            "1 while Redis answers, 0 while it does not or is not used.",
+            "1 while state is shared through Redis, 0 while it is not.",
             registry=registry,
         )
         hot = (

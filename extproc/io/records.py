@@ -1,7 +1,7 @@
 """Decision records: the last N decisions in full, kept as they were made and made readable when asked for."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from extproc.core.decide import Decision
@@ -19,10 +19,15 @@ _NAME = 128
 
 
 class Records:
-    """A ring of the last `size` exchanges that came to a decision."""
+    """A ring of the last `size` exchanges that came to a decision.
+
+    Attributes:
+        shared: how the shared state is ("off", "ok", "degraded"), asked at each decision.
+    """
 
     def __init__(self, size: int) -> None:
         self._ring: deque[tuple[Exchange, dict[str, Any]]] = deque(maxlen=size)
+        self.shared: Callable[[], str] = lambda: "off"
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Keep a decision, with what was known of each candidate. Requests in flight count this one already."""
@@ -34,6 +39,7 @@ class Records:
             "seconds": seconds,
             "policy": (decision.pool.policy_name, decision.pool.policy_version),
             "state": state_of(decision),
+            "shared": self.shared(),
         }
         self._ring.append((exchange, now))
 
@@ -60,6 +66,7 @@ def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
         "pool": decision.pool.name,
         "policy": now["policy"][0],
         "policy_version": now["policy"][1],
+        "shared": now["shared"],
         "outcome": exchange.outcome,
         "why": exchange.why or None,
         "ended": exchange.over,

@@ -10,23 +10,27 @@ _log = structlog.get_logger("kvsteer.tasks")
 #: Waits between restarts of a failing task: long enough not to spin, short enough to be back soon.
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
-#: Seconds after which a task that was cancelled and goes on is cancelled again.
+#: Seconds after which a task that was cancelled and goes on is cancelled again, and is left behind.
 _AGAIN = 0.2
+_LONGEST_END = 5.0
 
 
 async def end_all(tasks: "Iterable[asyncio.Task[None]]") -> None:
-    """Cancel tasks until they ended.
+    """Cancel tasks until they ended; one that does not end at all is told of, and holds nobody.
 
-    Once may not be enough: `asyncio.wait_for`, by which the client of Redis sends, loses a cancellation that comes
-    while what it waits for ends (Python 3.11).
+    Once may not be enough: `asyncio.wait_for`, which libraries use, loses a cancellation that comes while what it
+    waits for ends (Python 3.11).
     """
     every = list(tasks)
-    left = set(every)
-    while left:
+    left, now = set(every), asyncio.get_running_loop().time
+    until = now() + _LONGEST_END
+    while left and now() < until:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=_AGAIN)
-    await asyncio.gather(*every, return_exceptions=True)
+    for task in left:
+        _log.error("background task does not end; it is left behind", task=task.get_name())
+    await asyncio.gather(*(task for task in every if task not in left), return_exceptions=True)
 
 
 class Supervisor:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -173,6 +174,14 @@ class Fleet(Stack):
     def states(self, *numbers: int) -> list[dict[str, Any]]:
         """What gateways say at /state; of all unless named."""
         return [self.admin("/state", number) for number in numbers or range(GATEWAYS)]
+
+    def metric(self, name: str, number: int) -> float:
+        """A gateway's metric without labels."""
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.gateway_ports[number][1]}/metrics", timeout=5
+        ) as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
     def agreed(self, *numbers: int, seconds: float = CONVERGED) -> None:
         """Wait until views are equal and each lease has one holder; fail saying what differs."""

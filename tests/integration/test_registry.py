@@ -2,6 +2,7 @@
 
 import json
 import signal
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -109,11 +110,34 @@ async def test_a_redis_that_restarted_is_written_at_the_next_beat_over_a_fresh_c
     await made.close()
 
 
-def test_a_gateway_serves_on_while_redis_is_dead_and_says_so() -> None:
+def test_a_gateway_serves_on_while_redis_is_dead_and_says_so_everywhere() -> None:
     with Stack(StackSettings(replicas=2)) as stack:
         until(lambda: stack.admin("/healthz")["shared"] == "ok", 10, "the registry is written")
+        assert _said(stack) == ("ok", 1.0)
         stack.children["redis"].kill()
         until(lambda: stack.admin("/healthz")["shared"] == "degraded", 15, "the loss of Redis is told")
         assert stack.admin_status(0, "/readyz") == 200
+        assert _said(stack) == ("degraded", 0.0)
+        gateway = stack.children["gateway-0"]
+        gateway.kill()
+        gateway.restart()
+        until(lambda: stack.admin_status(0, "/readyz") == 200, 10, "it starts without Redis")
+        assert stack.admin("/healthz")["shared"] == "degraded"
+        until(lambda: _said(stack) == ("degraded", 0.0), 10, "it steers, and says that it is alone")
         stack.children["redis"].restart()
         until(lambda: stack.admin("/healthz")["shared"] == "ok", 15, "Redis is used again")
+        assert _said(stack) == ("ok", 1.0)
+
+
+def _said(stack: Stack) -> tuple[str, float]:
+    """How state is shared by the record of a new decision, and by the metrics."""
+    body = json.dumps({"model": "demo", "prompt": "hello", "max_tokens": 1}).encode()
+    call = urllib.request.Request(f"{stack.url}/v1/completions", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(call, timeout=10):
+        pass
+    records = stack.admin("/decisions?last=1")["decisions"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{stack.gateway_ports[0][1]}/metrics", timeout=5) as answer:
+        up = next(
+            line for line in answer.read().decode().splitlines() if line.startswith("kvsteer_redis_up ")
+        )
+    return records[0]["shared"] if records else "", float(up.split()[1])

@@ -43,11 +43,19 @@ def fleet(running: Fleet) -> Iterator[Fleet]:
 
 
 def degraded(fleet: Fleet, *numbers: int) -> None:
+    """They say so in health, in metrics, and with each decision."""
     until(
-        lambda: all(said["shared"] == "degraded" for said in fleet.states(*numbers)),
+        lambda: all(_say_degraded(fleet, number) for number in numbers or range(GATEWAYS)),
         5,
         f"gateways {numbers or 'all'} say that they are alone",
     )
+
+
+def _say_degraded(fleet: Fleet, number: int) -> bool:
+    said = fleet.admin("/healthz", number)["shared"], fleet.admin("/readyz", number)["shared"]
+    newest = fleet.admin("/decisions?last=1", number)["decisions"][0]["shared"]
+    up = fleet.metric("kvsteer_redis_up", number)
+    return (*said, newest, up) == ("degraded", "degraded", "degraded", 0.0)
 
 
 def nobody_holds(fleet: Fleet) -> None:

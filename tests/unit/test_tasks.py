@@ -1,6 +1,10 @@
 """Background tasks end when they are told to, also where a cancellation was lost on the way."""
 
 import asyncio
+import contextlib
+
+import pytest
+from structlog.testing import capture_logs
 
 from extproc.io.tasks import Supervisor, end_all
 
@@ -50,3 +54,23 @@ async def test_no_tasks_and_tasks_that_are_over_end_at_once() -> None:
     await end_all([])
     await end_all([task])
     assert task.done()
+
+
+async def test_a_task_that_never_ends_is_left_behind_and_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extproc.io.tasks._LONGEST_END", 0.05)
+    monkeypatch.setattr("extproc.io.tasks._AGAIN", 0.01)
+    released = asyncio.Event()
+
+    async def deaf() -> None:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+
+    task = asyncio.create_task(deaf(), name="deaf")
+    await asyncio.sleep(0)
+    with capture_logs() as logs:
+        await end_all([task])
+    assert [line["task"] for line in logs] == ["deaf"]
+    assert not task.done()
+    released.set()
+    await task
