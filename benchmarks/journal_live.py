@@ -15,7 +15,6 @@ import asyncio
 import atexit
 import json
 import os
-import random
 import re
 import sys
 import time
@@ -27,35 +26,25 @@ from typing import NamedTuple
 import uvloop
 import yaml
 
-from benchmarks.server_cpu import cpu_seconds, payloads, upstream
-from extproc.config import parse
+from benchmarks.played import Open, Played, machine_busy
+from benchmarks.server_cpu import cpu_seconds
 from extproc.core.journal import Batch
 from extproc.core.outbox import Outbox
 from extproc.core.reach import Position
 from extproc.core.shared import Shared
-from extproc.demo.processes import answers, free_port, program
-from extproc.demo.stack import Stack, StackSettings
-from extproc.envoyconfig import bootstrap
+from extproc.demo.stack import StackSettings
 
 _GATEWAYS = 4
-_REPLICAS = 16
-_CONNECTIONS = 48
-_BYTES = 2048
 #: Seconds at the start that don't count.
 _WARM = 2.0
 _MOST_P50, _MOST_P99 = 0.025, 0.080
 
 
-class Live(Stack):
-    """The stack, with probes in its gateways and with Envoy in the place of engines."""
+class Live(Played):
+    """The stack, with probes in its gateways."""
 
     def __init__(self) -> None:
         super().__init__(StackSettings(gateways=_GATEWAYS))
-        self.upstream = free_port()
-
-    def start_engines(self) -> None:
-        """Addresses only; Envoy is behind all of them."""
-        self.replicas = [f"127.0.0.{number + 1}:{self.upstream}" for number in range(_REPLICAS)]
 
     def start_gateway(self, number: int) -> None:
         """A gateway that notes what it tells and hears."""
@@ -70,17 +59,6 @@ class Live(Stack):
             str(path),
         ]
         self.wait_gateway(number, self._child(f"gateway-{number}", argv))
-
-    def start_envoy(self) -> None:
-        """The generated bootstrap, and a listener that plays the replicas."""
-        self.port, self.envoy_admin = free_port(), free_port()
-        tree = bootstrap(parse(yaml.safe_dump(self.configuration(0)), "bench"))
-        tree["static_resources"]["listeners"].append(upstream(self.upstream))
-        path = self.folder / "envoy.yaml"
-        path.write_text(yaml.safe_dump(tree))
-        argv = [program("envoy") or "envoy", "-c", str(path), "--concurrency", "1", "--use-dynamic-base-id"]
-        child = self._child("envoy", [*argv, "--log-level", "error"])
-        child.wait_until(lambda: answers(self.port), 20)
 
     def notes(self, number: int) -> Path:
         """Where a gateway leaves its notes when it ends."""
@@ -159,41 +137,6 @@ def delays_of(notes: list[dict[str, dict[str, object]]], since: float, to: float
                 else:
                     unseen += 1
     return sorted(delays), unseen
-
-
-class Open:
-    """Requests at random moments over kept connections. `sent` and `failed` count them."""
-
-    def __init__(self, port: int, rate: float, seconds: float) -> None:
-        self._port, self._seconds = port, seconds
-        self._each = rate / _CONNECTIONS
-        self._payloads = payloads(_BYTES)
-        self.sent = self.failed = 0
-
-    async def run(self) -> None:
-        """Send for as long as was said."""
-        end = time.monotonic() + self._seconds
-        await asyncio.gather(*(self._connection(number, end) for number in range(_CONNECTIONS)))
-
-    async def _connection(self, number: int, end: float) -> None:
-        rng = random.Random(number)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        due = time.monotonic()
-        while (due := due + rng.expovariate(self._each)) < end:
-            await asyncio.sleep(max(due - time.monotonic(), 0))
-            writer.write(rng.choice(self._payloads))
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = re.search(rb"content-length: (\d+)", head)
-            await reader.readexactly(int(size[1]) if size else 0)
-            self.sent += 1
-            self.failed += not head.startswith(b"HTTP/1.1 200")
-        writer.close()
-
-
-def machine_busy() -> float:
-    """Seconds that all cores together were busy since the start of the machine."""
-    numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def round_of(rate: float, seconds: float) -> Seen:

@@ -69,13 +69,14 @@ class Outbox:
     Attributes:
         idle: nobody looks at the outbox until `wake` is called.
         dropped: news that were never sent, by kind.
+        behind: the last batch was full before everything was in it, so that the next is due at once.
         asks: the next batch asks for the others' tables.
     """
 
     def __init__(
         self, name: str, boot: int, pools: list[Pool], ledger: Ledger, wake: Callable[[], None]
     ) -> None:
-        self.idle = False
+        self.idle = self.behind = False
         self.asks = True
         self.leaves = False
         self.dropped = {"placement": 0, "end": 0, "other": 0}
@@ -267,6 +268,7 @@ class Outbox:
             add(Placed(key, row, decision.work, tokens, age if age > 0 else 0.0, chains))
             size += _ROW_BYTES + sum(map(len, chains))
         self._taken, self._placed = self._placed[:count], self._placed[count:]
+        self.behind = bool(self._placed)
 
     # -- bounds ----------------------------------------------------------------------------------------
 

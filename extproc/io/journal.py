@@ -4,9 +4,9 @@ Key (PREFIX from the settings):
 
     PREFIX:journal    stream    entries of one field `b`: a batch (core/journal.py). Trimmed by age and length.
 
-The writer sends a batch at once when the last one is `FLUSH` old, else when it is, and at least one every second. The
-reader asks for all that is new, at most once every `READ_EVERY`, and blocks while there is nothing. So the number of
-Redis commands grows with gateways, and not with requests. Nothing else waits for either.
+The writer sends a batch at once when the last one is `FLUSH` old or was full, else when it is so old, and at least
+one every second. The reader asks for all that is new, at most once every `READ_EVERY`, and blocks while there is
+nothing. So the number of Redis commands grows with gateways, and not with requests. Nothing else waits for either.
 
 Entries' ids are times of Redis' clock. Differences between them, and between one of them and when it was given to us,
 say how long a batch lay in the stream: no gateway's clock is compared with another's.
@@ -167,7 +167,7 @@ class Writer:
 
     async def _pause(self) -> None:
         """Until the next batch is due."""
-        due = self._began + FLUSH - self._clock()
+        due = 0.0 if self._outbox.behind and self.up else self._began + FLUSH - self._clock()
         if due > 0:
             await asyncio.sleep(due)
         self._news.clear()

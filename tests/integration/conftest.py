@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from extproc.demo.stack import Stack, StackSettings
+from tests.integration.redis_server import PROGRAMS
 
 #: Fast replicas with few, large chunks: what is tested is the gateway, not two cores' patience.
 #: A body of 30 MiB is a prompt that fits.
@@ -23,12 +24,15 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Stack]:
-    """A stack of nothing but a Redis."""
+@pytest.fixture(scope="module", params=PROGRAMS)
+def server(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """A stack of nothing but a Redis, of each kind that there is."""
     stack = Stack(StackSettings())
     try:
-        stack.start_redis()
+        with pytest.MonkeyPatch.context() as patch:
+            if request.param:
+                patch.setattr("extproc.demo.stack.redis_program", lambda: request.param)
+            stack.start_redis()
         yield stack
     finally:
         stack.close()

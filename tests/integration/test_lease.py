@@ -18,15 +18,15 @@ from extproc.io.leases import Leases
 from extproc.io.redis_client import make_client
 from extproc.io.tasks import Supervisor
 from tests.integration.conftest import until_async
-from tests.integration.redis_server import redis_server
+from tests.integration.redis_server import PROGRAMS, redis_server
 
 #: Within so many seconds of its holder's death a lease has another.
 _TAKEOVER = 2.0
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Child]]:
-    with redis_server(tmp_path) as (port, child):
+@pytest.fixture(params=PROGRAMS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, Child]]:
+    with redis_server(tmp_path, program=request.param) as (port, child):
         yield f"redis://127.0.0.1:{port}/0", child
 
 

@@ -22,12 +22,12 @@ from extproc.io.policy_versions import Chosen, Conflict, VersionStore
 from extproc.io.redis_client import make_client
 from extproc.io.registry import Registry
 from tests.integration.conftest import until, until_async
-from tests.integration.redis_server import redis_server
+from tests.integration.redis_server import PROGRAMS, redis_server
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[int, Child]]:
-    with redis_server(tmp_path) as running:
+@pytest.fixture(params=PROGRAMS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[int, Child]]:
+    with redis_server(tmp_path, program=request.param) as running:
         yield running
 
 

@@ -1,12 +1,12 @@
 """TLS to Redis: the CA and the host are checked, and a certificate of our own is shown where it is asked for.
 
-Servers out of wheels are built without TLS, so a TLS end stands before a real one, as many proxies do.
+Servers out of wheels are built without TLS, so a TLS end stands before a real one, as many proxies do. Sharing with a
+server's own TLS, where there is one, is in test_redis_ways.py.
 """
 
 import asyncio
 import contextlib
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,25 +15,13 @@ from redis import exceptions
 
 from extproc.config import RedisSettings
 from extproc.io.redis_client import make_client
+from tests.integration.certificates import make_certificates
 from tests.integration.redis_server import redis_server
-
-
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CA, a server's and a client's certificate of it, and another CA."""
-    made = tmp_path_factory.mktemp("tls")
-    new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    for name in ("ca", "other"):
-        openssl(made, *new, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
-    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:FALSE"]
-    for name, host in (("server", "127.0.0.1"), ("client", "10.0.0.1")):
-        names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{host}"]
-        openssl(made, *new, *signed, "-keyout", f"{name}.key", "-out", f"{name}.pem", *names)
-    return made
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")

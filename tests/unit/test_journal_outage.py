@@ -98,3 +98,22 @@ async def test_what_was_cut_off_unread_is_a_gap() -> None:
     assert not made._reach.whole
     made._reach.loaded("chat", (1_700_000_003_000, 0))
     assert made._reach.whole
+
+
+def test_a_full_batch_leaves_the_rest_to_the_next_which_is_due_at_once() -> None:
+    pool, ledger = Pool("chat", now=0.0), Ledger()
+    pool.join("10.0.0.1:8000", 0.0)
+    outbox = Outbox("me", 1, [pool], ledger, lambda: None)
+    ledger.listener = outbox
+    chain = Chain(list(range(1, 201)), [64 * (i + 1) for i in range(200)])
+    for key in range(1, 41):
+        prompt = Prompt(dialect="d", kind="generate", chains=[chain], size=12_800)
+        decision = weigh(pool, prompt, random.Random(1), key=key, now=1.0)
+        assert decision.replica is not None
+        bind(decision, decision.replica, ledger)
+    assert not outbox.behind
+    # A row is 40 bytes and 200 times 12: the 27th makes 65,880, above the 65,536 at which a batch is closed.
+    assert len(outbox.batch(2.0).placed) == 27
+    assert outbox.behind
+    assert len(outbox.batch(2.0).placed) == 13
+    assert not outbox.behind
