@@ -36,7 +36,7 @@ async def shares(settings: RedisSettings) -> None:
         assert gates[0].holders(*HASHES) == gates[1].holders(*HASHES) != set()
         holder = await until_async(lambda: _holder(gates), 5, "one holds the lease of the snapshot")
         assert [gate.lease.held for gate in gates].count(True) == 1
-        await holder.sharing.snapshots.write()
+        assert await holder.sharing.snapshots.write(holder.pool) is not None
         assert holder.sharing.snapshots.written == len(holder.pool.index)
         late = Gate(settings, "late")
         assert await late.sharing.snapshots.load() == len(holder.pool.index)
