@@ -3,7 +3,7 @@
 Key, with a TTL that outlives the longest deadline even when no gateway runs meanwhile (PREFIX from the settings); its
 field `*` says that it was not lost, so that an emptied Redis ends no drain:
 
-    PREFIX:operator:POOL    hash   address -> JSON {"deadline": epoch seconds or null, "who", "at": epoch seconds}
+    PREFIX:operator:POOL    hash   address -> JSON {"deadline": seconds of Redis TIME or null, "who", "at": the same}
 
 An order counts here at once, is written to Redis before it is answered, and the other gateways look ten times a
 second. Without Redis it counts in this gateway only, and the answer says so. What an order asks for:
@@ -78,8 +78,10 @@ class OperatorDesk:
         self._orders: dict[str, dict[str, Order]] = {pool.name: {} for pool in pools}
         #: Who was removed here by an order: pool -> addresses.
         self._removed: dict[str, set[str]] = {pool.name: set() for pool in pools}
-        #: Orders taken here and not yet in Redis: (pool, address) -> JSON, or None for "take it away".
-        self._pending: dict[tuple[str, str], bytes | None] = {}
+        #: Orders taken here and not yet in Redis: (pool, address) -> order, or None for "take it away".
+        self._pending: dict[tuple[str, str], Order | None] = {}
+        #: Seconds by which Redis' clock was before our monotonic one when it was last asked; None before that.
+        self._ahead: float | None = None
         #: Writes what is pending and follows what stands in Redis, at once; never raises.
         self.push: Callable[[], Awaitable[None]] = _nothing
 
@@ -161,36 +163,51 @@ class OperatorDesk:
 
     async def sync(self, redis: Any) -> None:
         """Write what was ordered here, then follow what stands in Redis. Raises what the client raises."""
+        ahead = await self._compare_clocks(redis)
         for pool in self._pools:
-            await self._sync_pool(redis, pool)
+            await self._sync_pool(redis, pool, ahead)
         self.enforce()
 
     async def look(self, redis: Any) -> None:
         """Follow what other gateways were asked, and write what this one was; several times a second."""
-        if self._pending:
+        if self._pending or self._ahead is None:
             await self.sync(redis)
             return
         for pool in self._pools:
             standing = await redis.hgetall(f"{self._prefix}:operator:{pool.name}")
             if _MARK in standing and not self._pending:  # else the next beat sees to it
-                self._follow(pool, standing)
+                self._follow(pool, standing, self._ahead)
         self.enforce()
 
-    async def _sync_pool(self, redis: Any, pool: Pool) -> None:
+    async def _compare_clocks(self, redis: Any) -> float:
+        seconds, micros = await redis.time()
+        self._ahead = int(seconds) + int(micros) / 1e6 - clock.monotonic()
+        return self._ahead
+
+    async def _sync_pool(self, redis: Any, pool: Pool, ahead: float) -> None:
         key = f"{self._prefix}:operator:{pool.name}"
         if not await redis.hexists(key, _MARK):  # emptied, or the first order of all: say again what holds
             for address, order in self._orders[pool.name].items():
-                self._pending.setdefault((pool.name, address), order.raw)
-        for (name, address), value in list(self._pending.items()):
+                self._pending.setdefault((pool.name, address), order)
+        for (name, address), pending in list(self._pending.items()):
             if name == pool.name:
-                await (redis.hset(key, address, value) if value is not None else redis.hdel(key, address))
-                if self._pending.get((name, address)) is value:
-                    del self._pending[name, address]
+                await self._put(redis, key, pool, address, pending, ahead)
         await redis.hset(key, _MARK, b"{}")
         await redis.expire(key, _TTL)
-        self._follow(pool, await redis.hgetall(key))
+        self._follow(pool, await redis.hgetall(key), ahead)
 
-    def _follow(self, pool: Pool, standing: Mapping[bytes, bytes]) -> None:
+    async def _put(
+        self, redis: Any, key: str, pool: Pool, address: str, order: Order | None, ahead: float
+    ) -> None:
+        """Write a pending order, or take it away; one that was changed meanwhile stays pending."""
+        written = order.written(ahead) if order is not None else None
+        await (redis.hset(key, address, written.raw) if written is not None else redis.hdel(key, address))
+        if self._pending.get((pool.name, address)) is order:
+            del self._pending[pool.name, address]
+            if written is not None and self._orders[pool.name].get(address) is order:
+                self._orders[pool.name][address] = written
+
+    def _follow(self, pool: Pool, standing: Mapping[bytes, bytes], ahead: float) -> None:
         """Take over what stands in Redis, but for what was ordered here since it was read."""
         now, held = clock.monotonic(), self._orders[pool.name]
         orders: dict[str, Order] = {}
@@ -198,7 +215,7 @@ class OperatorDesk:
             address = field.decode("utf-8", "replace")
             if field != _MARK and (pool.name, address) not in self._pending:
                 order = held.get(address)
-                orders[address] = order if order and order.raw == raw else read_order(raw, now)
+                orders[address] = order if order and order.raw == raw else read_order(raw, ahead)
         orders |= {a: order for a, order in held.items() if self._pending.get((pool.name, a)) is not None}
         self._orders[pool.name] = orders
         for address, order in list(orders.items()):
@@ -216,7 +233,7 @@ class OperatorDesk:
             patience = patience_of(request.query.get("deadline", ""))
         except ValueError as error:
             return _answer({"error": str(error)}, 400)
-        order = Order.given(patience, f"uid {os.getuid()}", clock.wall(), clock.monotonic())
+        order = Order.given(patience, f"uid {os.getuid()}", clock.monotonic())
         return await self._order(request, lambda pool, address: self._drain(pool, address, order))
 
     async def _on_undrain(self, request: web.Request) -> web.Response:
@@ -254,7 +271,7 @@ class OperatorDesk:
             return False
         known = address in self._orders[pool.name]
         self._orders[pool.name][address] = order
-        self._pending[pool.name, address] = order.raw
+        self._pending[pool.name, address] = order
         return not known
 
     def _undrain(self, pool: Pool, address: str) -> bool:

@@ -1,15 +1,19 @@
-"""One order to drain a replica, as it stands in Redis and as it counts here."""
+"""One order to drain a replica, as it stands in Redis and as it counts here.
+
+In Redis its times are those of Redis' own clock (TIME), which all gateways share; here they are of this gateway's
+monotonic clock. Nobody's wall clock is asked, so one that is an hour off ends no drain early and holds none up.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import orjson
 
-from extproc.io import clock
-
 #: Longest deadline of a drain, seconds: a week.
 MOST = 7 * 86_400.0
+#: Characters kept of who gave an order.
+_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,21 +21,29 @@ class Order:
     """A drain that was asked for.
 
     Attributes:
-        raw: as it stands in Redis.
+        raw: as it stands in Redis; empty while it was not written there.
         due: when its patience ends, seconds of our monotonic clock; None without a deadline.
         given_at: when it was given, on the same clock; None where the order does not say.
+        who: who gave it, where that is known.
     """
 
     raw: bytes
     due: float | None
     given_at: float | None
+    who: str = ""
 
     @classmethod
-    def given(cls, patience: float | None, who: str, wall: float, now: float) -> Self:
+    def given(cls, patience: float | None, who: str, now: float) -> Self:
         """An order given now, with so many seconds of patience (None: for ever)."""
-        until = None if patience is None else wall + patience
-        raw = orjson.dumps({"deadline": until, "who": who, "at": wall})
-        return cls(raw, None if patience is None else now + patience, now)
+        return cls(b"", None if patience is None else now + patience, now, who)
+
+    def written(self, ahead: float) -> Self:
+        """As it is to stand in a Redis whose clock is `ahead` seconds before ours."""
+        times = {"deadline": self.due, "at": self.given_at}
+        told = {name: None if at is None else round(at + ahead, 3) for name, at in times.items()}
+        return replace(
+            self, raw=orjson.dumps({"deadline": told["deadline"], "who": self.who, "at": told["at"]})
+        )
 
     def is_due(self, now: float) -> bool:
         """Whether its deadline has passed."""
@@ -43,15 +55,25 @@ class Order:
         return late or (self.given_at is not None and now - self.given_at > given)
 
 
-def read_order(raw: bytes, now: float) -> Order:
-    """An order out of Redis, perhaps written by hand; what can't be read of it is unknown, and drops nobody."""
+def read_order(raw: bytes, ahead: float) -> Order:
+    """An order out of Redis, perhaps written by hand; what can't be read of it is unknown, and drops nobody.
+
+    Args:
+        raw: JSON of `deadline` and `at`, in seconds of Redis' clock since the epoch, and `who`.
+        ahead: seconds by which that clock is before our monotonic one.
+    """
     try:
         told = orjson.loads(raw)
     except orjson.JSONDecodeError:
         told = None
     fields = told if isinstance(told, dict) else {}
-    shift = now - clock.wall()
-    return Order(raw, _time(fields.get("deadline"), shift), _time(fields.get("at"), shift))
+    who = fields.get("who")
+    return Order(
+        raw,
+        _time(fields.get("deadline"), -ahead),
+        _time(fields.get("at"), -ahead),
+        who[:_NAME] if isinstance(who, str) else "",
+    )
 
 
 def patience_of(text: str) -> float | None:

@@ -43,9 +43,15 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 class Redis:
     """The few calls the desk makes, on a dict."""
 
-    def __init__(self) -> None:
+    def __init__(self, off: float = 0.0) -> None:
         self.keys: dict[str, dict[bytes, bytes]] = {}
         self.ttl = 0.0
+        self.off = off
+
+    async def time(self) -> tuple[int, int]:
+        """Of a clock that is so many seconds off."""
+        now = clock.monotonic() + 1_800_000_000.0 + self.off
+        return int(now), int(now % 1 * 1e6)
 
     async def hexists(self, key: str, field: bytes) -> bool:
         return field in self.keys.get(key, {})
@@ -157,9 +163,37 @@ def test_a_deadline_that_is_no_time_is_none_and_drops_nobody(order: bytes) -> No
     assert read_order(order, 10.0).due is None
 
 
-def test_a_deadline_is_brought_to_our_clock(time: Clocks) -> None:
-    order = f'{{"deadline": {time.wall() + 60}}}'.encode()
-    assert read_order(order, time.now).due == pytest.approx(1060.0)
+def test_times_of_redis_are_brought_to_our_clock_and_back() -> None:
+    raw = b'{"deadline":1800001060.0,"who":"ops","at":1800001000.0}'
+    order = read_order(raw, 1_800_000_000.0)  # its clock showed that when ours was 0
+    assert (order.due, order.given_at, order.who) == (1060.0, 1000.0, "ops")
+    assert order.written(1_800_000_000.0).raw == raw
+
+
+@pytest.mark.parametrize("of_redis", [0.0, 3600.0, -3600.0])
+@pytest.mark.parametrize("of_gateways", [0.0, 3600.0, -3600.0])
+async def test_a_drain_lasts_as_long_as_was_said_whosever_clock_is_an_hour_off(
+    time: Clocks, monkeypatch: pytest.MonkeyPatch, of_redis: float, of_gateways: float
+) -> None:
+    redis = Redis(of_redis)
+    one, two = Gateway(redis), Gateway(redis)
+    monkeypatch.setattr(clock, "wall", lambda: time.now + of_gateways)
+    await one.order(A, "drain?deadline=60")
+    await one.beat()
+    monkeypatch.setattr(clock, "wall", lambda: time.now - of_gateways)
+    time.now += 20
+    await two.beat()
+    late = Gateway(redis)
+    await late.beat()
+    time.now += 39.9
+    for gateway in (one, two, late):
+        await gateway.beat()
+        gateway.tick()
+        assert (gateway.state(A), gateway.removed()) == (QUIESCING, [])
+    time.now += 0.2
+    for gateway in (one, two, late):
+        gateway.tick()
+        assert (gateway.state(A), gateway.removed()) == (None, [A])
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "604801"])
