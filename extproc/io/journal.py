@@ -307,8 +307,10 @@ class Reader:
 
     async def _check_cut(self) -> None:
         """After a while without a read: what was read last may be cut off by now, and more with it."""
+        if self.last == (0, 0):
+            return
         oldest = await self._redis.xrange(self._key, count=1)
-        if self.last == (0, 0) or not oldest or position_of(oldest[0][0]) > self.last:
+        if not oldest or position_of(oldest[0][0]) > self.last:
             self._reach.gap()
 
     def _age(self, position: Position, now: float) -> float:

@@ -114,9 +114,12 @@ class SnapshotDuty:
 
     async def _mend(self, pool: Pool, head: Head) -> None:
         """Load a snapshot, unless this one was already."""
+        if self._taken.get(pool.name) == head.gen:
+            self._reach.loaded(pool.name, head.position)  # where the tail begins may be known only now
+            return
         began = self._clock()
         again = self._retry.get(pool.name, ("", 0.0, 0.0))
-        if self._taken.get(pool.name) == head.gen or (again[0] == head.gen and began < again[1]):
+        if again[0] == head.gen and began < again[1]:
             return
         wait = min(again[2] * 2, _LONGEST_WAIT) if again[0] == head.gen else _FIRST_WAIT
         self._retry[pool.name] = (head.gen, began + wait, wait)  # also when Redis fails on the way

@@ -75,9 +75,9 @@ async def test_before_the_first_entries_are_read_the_time_of_redis_is_known() ->
     made._redis.time.return_value = (1_700_000_060, 250_000)
     made._redis.xread.return_value = [[b"kvsteer:journal", [(oldest, {b"b": b""})]]]
     made._redis.xrange.return_value = [(oldest, {})]
+    made._reach.loaded("chat", (1_700_000_000_000, 0))  # the snapshot came first
     assert await made._round(), "that was all"
     assert made._age((1_700_000_000_000, 0), 50.0) == 60.25
-    made._reach.loaded("chat", (1_700_000_000_000, 0))
     assert made._reach.whole
 
 
