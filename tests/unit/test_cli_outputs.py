@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from extproc.cli import simulate, tune
 
 KVSTEER = [sys.executable, "-m", "extproc"]
 SMALL = ["--generate", "chat:rate=5,requests=40", "--seeds", "0"]
@@ -30,20 +33,13 @@ def test_a_full_output_is_told_in_a_line_with_status_2(arguments: list[str]) -> 
 
 
 def test_a_page_on_standard_output_is_refused_before_the_run() -> None:
-    done = subprocess.run(
-        [*KVSTEER, "simulate", *SMALL, "--html", "-"], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout) == (2, "")
+    done = CliRunner().invoke(simulate.command, [*SMALL, "--html", "-"])
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "name one" in done.stderr
 
 
 def test_tune_says_when_nothing_was_measured(tmp_path: Path) -> None:
     trace = tmp_path / "one.jsonl"
     trace.write_text('{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}\n')
-    done = subprocess.run(
-        [*KVSTEER, "tune", str(trace), "--seeds", "0", "--try", "gain=2:3"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "Nothing was measured" in done.stdout, done.stdout + done.stderr
+    done = CliRunner().invoke(tune.command, [str(trace), "--seeds", "0", "--try", "gain=2:3"])
+    assert "Nothing was measured" in done.stdout, done.output

@@ -319,13 +319,13 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(sorted(BODIES)), st.dictionaries(WORDS, JSON, max_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_json_is_read_or_refused(path: str, body: dict[str, object]) -> None:
     survives(path, as_json(body))
 
 
 @given(st.sampled_from(sorted(BODIES)), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_valid_body_with_one_value_exchanged_is_read_or_refused(path: str, data: st.DataObject) -> None:
     body = orjson.loads(orjson.dumps(BODIES[path]))
     places = list(inner_places(body))

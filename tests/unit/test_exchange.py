@@ -310,7 +310,7 @@ def test_what_envoy_may_send_besides_is_answered_go_on(kind: str) -> None:
     assert exchange.state == DECIDED
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.one_of(st.binary(max_size=200), st.sampled_from([request_headers(), request_body(chat())])),
@@ -327,7 +327,7 @@ def test_no_bytes_raise_and_the_ledger_is_empty_after_the_end(messages: list[byt
     assert mind.ledger.tokens == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=400))
 def test_no_body_raises(body: bytes) -> None:
     exchange, _ = steered(steering(), body)

@@ -495,14 +495,15 @@ def test_whatever_an_admin_port_answers_it_is_shown_or_told(
     files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = 0
-    for path in [(), *places(EXPLAINED)]:
-        for value in (*HOSTILE, ...) if path else HOSTILE:
+    for number, path in enumerate([(), *places(EXPLAINED)]):
+        # Every other value at each place, the others at the next; of the whole answer, all.
+        for value in (*HOSTILE, ...)[number % 2 :: 2] if path else HOSTILE:
             answered(monkeypatch, json.dumps(put(EXPLAINED, path, value) if path else value).encode())
             result = CliRunner().invoke(main, ["explain", files[0]])
             assert result.exception is None or isinstance(result.exception, SystemExit), (path, value)
             assert "\x1b" not in result.output, (path, value)
             told += result.exit_code == 1
-    assert told > 200, "most of these are no explanation"
+    assert told > 100, "most of these are no explanation"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_lone_request_is_not_held_and_takes_what_the_model_says() -> None:
 
 def test_serial_traffic_spreads_over_all_replicas() -> None:
     sim = simulation(fleet=uniform_fleet(8))
-    outcome = sim.run(rows(800, gap=3.0))
+    outcome = sim.run(rows(400, gap=3.0))
     busy = [sum(series) for series in outcome.busy.values()]
     assert max(busy) / sum(busy) <= 0.25
 
@@ -141,7 +141,7 @@ def test_a_replica_at_half_speed_nobody_told_of_is_found_out() -> None:
 
 def test_late_binding_beats_binding_at_arrival_under_load() -> None:
     workload = generated(
-        "shared_prompts", {"requests": 1200, "rate": 9, "prompt": 8000, "groups": 100, "question": 4000}
+        "shared_prompts", {"requests": 600, "rate": 9, "prompt": 8000, "groups": 100, "question": 4000}
     )
     sim = SimSettings(fleet=uniform_fleet(4), gateways=1)
     plan = Plan(workload=workload, policies=["charged_cost+late", "charged_cost"], seeds=[0], sim=sim)
@@ -152,7 +152,7 @@ def test_late_binding_beats_binding_at_arrival_under_load() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not() -> None:
-    workload = generated("chat", {"requests": 300, "rate": 12})
+    workload = generated("chat", {"requests": 120, "rate": 12})
     plan = Plan(
         workload=workload,
         policies=["charged_cost+late", "random"],
@@ -166,7 +166,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not() -> None:
     assert pages[0] == pages[1]
     assert "<script" not in pages[0]
     assert "http" not in pages[0]
-    workload = generated("chat", {"requests": 300, "rate": 12, "seed": 2})
+    workload = generated("chat", {"requests": 120, "rate": 12, "seed": 2})
     assert (
         as_json(compare(Plan(workload=workload, policies=["random"], seeds=[1], sim=plan.sim)), {}, [1])
         != texts[0]

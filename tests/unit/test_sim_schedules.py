@@ -115,7 +115,7 @@ def made(drawn: list[tuple[int, str, str, int]]) -> list[FleetEvent]:
     return events
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.sampled_from(ACTIONS), st.sampled_from(NAMES), st.integers(0, 20)),

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.core.fleet import Replica, Stepped, Traits
@@ -287,6 +287,7 @@ _COUNTER = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), 
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), *[_COUNTER] * 8), max_size=12))
+@settings(max_examples=50)
 def test_no_garbage_makes_a_speed_unusable(rows: list[tuple[float | None, ...]]) -> None:
     replica, now = Replica("r0", 0, Traits(prefill_speed=8000.0, decode_speed=2000.0), 0.0), 0.0
     for passed, *counters in rows:
