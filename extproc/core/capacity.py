@@ -1,0 +1,125 @@
+"""How much a replica's cache truly holds, learned from what was still there and what was gone.
+
+An engine says how many tokens its cache has room for; prompts share that room with answers being written, with other
+traffic, with whatever the engine reserves. Each prompt that came back says whether the cache holds as much as was
+used since (core/reuse.py). Hits and misses are counted by that distance, and the capacity believed is the one that
+contradicts fewest of them: misses below it and hits above it are contradictions. Counting, not averaging: one
+prompt says one thing however large it is, so no single one moves much.
+
+Shrinking needs a few misses above and as many hits below, else it is not the size that is wrong, and goes to the best
+place at once. Once smaller, nothing above is predicted any more, so growing lives on unexpected hits and on old
+misses fading: a step at a time, and the next one only after _PAUSE further prompts.
+"""
+
+import math
+from itertools import accumulate
+from typing import Final
+
+#: Steps of capacity to a factor of two, and steps in all: from the configured capacity down to 1/256 of it.
+_STEPS: Final = 4
+_TOP: Final = 32
+#: Prompts after which one has faded to 1/e.
+_SPAN: Final = 256.0
+_GROWTH: Final = 1 / (1 - 1 / _SPAN)
+#: Weight of one prompt from which all are brought down to 1 again.
+_RESET: Final = 1e6
+#: Misses above and hits below that shrinking needs.
+_ENOUGH: Final = 3.0
+#: Contradictions that a smaller capacity must save; a tie of chance moves nothing.
+_SAVED: Final = 2.0
+#: Misses that a hit given up is worth: a miss predicted warm costs a wrong estimate, a hit predicted cold its hit.
+_WORTH: Final = 2.0
+#: Hits for a miss that are nearly always.
+_NEARLY: Final = 5.0
+#: Prompts between two steps of growth, and the share of misses among all that growing may bring.
+_PAUSE: Final = 24
+_RISK: Final = 0.02
+
+
+class Capacity:
+    """Bytes of prompt one replica's cache is believed to hold, at most `configured`."""
+
+    __slots__ = ("_hits", "_misses", "_one", "_since", "_step", "configured")
+
+    def __init__(self, configured: int) -> None:
+        self.configured = configured
+        self._hits = [0.0] * _TOP
+        self._misses = [0.0] * _TOP
+        self._one = 1.0  # what the newest prompt counts
+        self._step = _TOP
+        self._since = 0
+
+    @property
+    def believed(self) -> int:
+        """Bytes, 1/256 of the configured ones and up."""
+        return int(self.configured * 2.0 ** ((self._step - _TOP) / _STEPS))
+
+    def usual(self, distance: float) -> bool:
+        """Whether prompts at this distance or further were still there nearly always."""
+        at = self._bin(distance)
+        hits, misses = sum(self._hits[at:]), sum(self._misses[at:])
+        return hits >= _ENOUGH * self._one and hits > _NEARLY * misses
+
+    def hit(self, distance: float) -> None:
+        """A prompt was still there after so many other bytes."""
+        if self._count(self._bin(distance), self._hits):
+            self._grow()
+
+    def missed(self, distance: float) -> None:
+        """A prompt was gone after so many other bytes, and not because the cache was emptied."""
+        if self._count(self._bin(distance), self._misses):
+            self._shrink()
+
+    def surprised(self) -> None:
+        """Something was there that such a capacity would have evicted."""
+        if self._count(self._step, self._hits):
+            self._grow()
+
+    def _bin(self, distance: float) -> int:
+        """Number of the step whose capacity is the largest below `distance`; _TOP from the configured one on."""
+        share = distance / self.configured if self.configured else 0.0
+        if share <= 0:  # also where it is too small to be told from 0
+            return 0
+        return max(min(math.floor(_TOP + _STEPS * math.log2(share)), _TOP), 0)
+
+    def _count(self, at: int, counts: list[float]) -> bool:
+        """Count a prompt; False when it says nothing of capacities up to the configured one."""
+        if at >= _TOP:
+            return False
+        self._one *= _GROWTH  # the newest counts for more, which is the same as the older fading
+        counts[at] += self._one
+        self._since += 1
+        if self._one > _RESET:
+            for column in (self._hits, self._misses):
+                column[:] = [value / self._one for value in column]
+            self._one = 1.0
+        return True
+
+    def _shrink(self) -> None:
+        """Go where the fewest contradictions are, if that is down."""
+        wrong = self._contradictions()
+        best = min(range(self._step, 0, -1), key=wrong.__getitem__)
+        if wrong[best] + _SAVED * self._one <= wrong[self._step] and self._is_size(best):
+            self._step, self._since = best, 0
+
+    def _grow(self) -> None:
+        """Go up by a step, if it is time and that brings hardly any contradictions."""
+        if self._step < _TOP and self._since >= _PAUSE:
+            self._since = 0
+            wrong = self._contradictions()
+            counted = sum(self._hits) + sum(self._misses)
+            if wrong[self._step + 1] <= wrong[self._step] + _RISK * counted:
+                self._step += 1
+
+    def _contradictions(self) -> list[float]:
+        """For each step: misses below its capacity and hits above."""
+        gone = accumulate(self._misses, initial=0.0)
+        there = accumulate(self._hits, initial=0.0)
+        hits = sum(self._hits)
+        return [misses + _WORTH * (hits - found) for misses, found in zip(gone, there, strict=True)]
+
+    def _is_size(self, step: int) -> bool:
+        """Whether what is below a step was there as a rule and what is above was not: a cache that is small."""
+        hits, misses = sum(self._hits[:step]), sum(self._misses[:step])
+        enough = _ENOUGH * self._one
+        return hits >= enough and hits > misses and sum(self._misses[step:]) >= enough
