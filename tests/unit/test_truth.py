@@ -259,7 +259,7 @@ def dropped_every_minute(seed: int, kib: int) -> tuple[World, list[float], list[
     return world, drops, found
 
 
-@pytest.mark.parametrize(("seed", "kib"), [(0, 1000), (2, 1000), (0, 250), (2, 250)])
+@pytest.mark.parametrize(("seed", "kib"), [(0, 1000), (2, 250)])
 def test_a_replica_that_drops_its_cache_every_minute_is_found_within_ten_seconds(seed: int, kib: int) -> None:
     world, drops, found = dropped_every_minute(seed, kib)
     assert world.truth is not None
@@ -275,15 +275,14 @@ def test_a_replica_that_drops_its_cache_every_minute_is_found_within_ten_seconds
 # -- a smaller cache -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sessions", [60, 120, 200])
-@pytest.mark.parametrize("skew", [0.5, 1.0])
+@pytest.mark.parametrize(("sessions", "skew"), [(60, 0.5), (120, 1.0), (200, 0.5)])
 def test_caches_of_a_quarter_of_the_size_believed_are_predicted_well_within_a_minute(
     sessions: int, skew: float
 ) -> None:
     with_it = World([Engine(250) for _ in range(4)], 1000)
     without = World([Engine(250) for _ in range(4)], 1000, truth=False)
     for world in (with_it, without):
-        chat(world, 2000, sessions=sessions, skew=skew)
+        chat(world, 1500, sessions=sessions, skew=skew)
     assert with_it.truth is not None
     assert with_it.precision(since=60) >= 0.93
     assert with_it.precision(since=60) > without.precision(since=60)
@@ -463,8 +462,8 @@ def apply(desk: Desk, news: tuple[str, int, float, float]) -> None:
         truth.join(which, 100 * KIB)
 
 
-@given(st.lists(NEWS, max_size=150))
-@settings(max_examples=150, deadline=None)
+@given(st.lists(NEWS, max_size=100))
+@settings(max_examples=60, deadline=None)
 def test_whatever_comes_in_whatever_order_the_numbers_make_sense(
     news: list[tuple[str, int, float, float]],
 ) -> None:
@@ -493,9 +492,9 @@ def test_the_same_news_gives_the_same_views() -> None:
     assert views() == views()
 
 
-def test_exchanges_that_never_end_are_bounded() -> None:
+def test_exchanges_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extproc.core.truth._OPEN", 100)
     desk = Desk()
-    prompt = chain(1)
-    for key in range(70_000):
-        desk.truth.expect(key, 0, prompt, 0.25, 0.0)
-    assert desk.truth.open == 65_536
+    for key in range(150):
+        desk.truth.expect(key, 0, chain(1), 0.25, 0.0)
+    assert desk.truth.open == 100
