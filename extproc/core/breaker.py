@@ -92,6 +92,7 @@ class Breaker:
         "_until",
         "pushed_until",
         "state",
+        "wary_until",
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
@@ -108,6 +109,8 @@ class Breaker:
         self.state = CLOSED
         #: Until when the engine asked to be left alone; 0 when it did not.
         self.pushed_until = 0.0
+        #: Until when another gateway's word makes one failure enough to open it.
+        self.wary_until = 0.0
 
     def allows(self, now: float) -> bool:
         """Whether a new request may go there. When half open, only while no probe is under way."""
@@ -117,6 +120,17 @@ class Breaker:
             self.state, self._place = HALF_OPEN, None
             self._probes.clear()
         return self.state == HALF_OPEN and self._place is None
+
+    def rest(self, now: float) -> float:
+        """Seconds until it lets one try; 0 when it is closed or lets one try already."""
+        return max(self._until - now, 0.0) if self.state == OPEN else 0.0
+
+    def warn(self, until: float, now: float) -> None:
+        """Another gateway found the engine broken, or (`until` in the past) well again.
+
+        Its word opens nothing, and counts for no longer than an own breaker would stay open.
+        """
+        self.wary_until = min(until, now + self._settings.longest)
 
     def sent(self, key: str, now: float) -> None:
         """An exchange was sent there; when half open it is the probe."""
@@ -167,7 +181,7 @@ class Breaker:
             self._open_for = self._longer()
             self._open(now)
         else:  # also pushback and a client's own error: the engine answered in good order
-            self.state, self._closed_at = CLOSED, now
+            self.state, self._closed_at, self.wary_until = CLOSED, now, 0.0
         return True
 
     def _broke(self, now: float) -> None:
@@ -185,7 +199,7 @@ class Breaker:
         self._outcomes.clear()
 
     def _is_broken(self, now: float) -> bool:
-        if self._in_row >= self._settings.row:
+        if self._in_row >= (1 if now < self.wary_until else self._settings.row):
             return True
         while self._outcomes and self._outcomes[0][0] < now - self._settings.window:
             self._outcomes.popleft()

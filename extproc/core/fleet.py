@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extproc.core.bias import Cold, empty_share
-from extproc.core.breaker import HALF_OPEN, Breaker, BreakerSettings, verdict
+from extproc.core.breaker import CLOSED, HALF_OPEN, Breaker, BreakerSettings, verdict
 from extproc.core.headroom import Headroom, Parts, Weights, leaned
 from extproc.core.ledger import Books
 from extproc.core.lifecycle import (
@@ -46,6 +46,10 @@ _MOST_TOKENS = 10**12
 
 #: KV use up to which a cache counts as free; above it a penalty sets in (R13).
 KV_FREE: Final = 0.8
+
+#: Share of its requests that a replica keeps on another gateway's word that it is broken: enough to see for oneself
+#: soon, and never none, so that no word of others takes a replica out.
+DOUBTED: Final = 0.25
 
 # Why a replica is no candidate. A closed set: it labels metrics and records.
 #: Reasons that say "rather not", from which the last resort is taken when nobody else is left: what an engine
@@ -247,7 +251,7 @@ class Replica:
         """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""
         self.life.tick(now)
         self.breaker.tick(now)
-        self.share = self.life.share(now) * self.pace.share
+        self.share = self.life.share(now) * self.pace.share * (DOUBTED if self.is_doubted(now) else 1.0)
         self.barred = self._reason(now)
         age = now - self.life.born
         if (
@@ -256,6 +260,15 @@ class Replica:
             self.bias = self.cost * self.traits.cold.factor(age, empty_share(self.sample, self.kv_tokens))
         else:
             self.bias = self.cost
+
+    def is_doubted(self, now: float) -> bool:
+        """Whether another gateway found it broken a moment ago, and this one knows nothing of it yet."""
+        return now < self.breaker.wary_until and self.breaker.state == CLOSED
+
+    def doubt(self, until: float, now: float) -> None:
+        """Another gateway found it broken, and leaves it alone until then; in the past: it is well again."""
+        self.breaker.warn(until, now)
+        self.refresh(now)
 
     @property
     def parts(self) -> Parts:

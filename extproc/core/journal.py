@@ -104,6 +104,13 @@ class Sampled(Struct, array_like=True, gc=False):
     failure: Name = ""
 
 
+class Troubled(Struct, array_like=True, gc=False):
+    """This gateway's breaker for an engine opened, and lets one try in so many seconds; 0: it closed."""
+
+    engine: Row
+    seconds: Amount
+
+
 class Held(Struct, array_like=True, gc=False):
     """A request waits in its gateway for a replica."""
 
@@ -136,6 +143,7 @@ class Batch(Struct, array_like=True, kw_only=False, gc=False):
     ended: Annotated[list[Count], _Rows] = []
     sampled: Annotated[list[Sampled], _Rows] = []
     held: Annotated[list[Held], _Rows] = []
+    troubled: Annotated[list[Troubled], _Rows] = []
 
 
 class Refused(ValueError):
@@ -184,6 +192,7 @@ def _engines_exist(batch: Batch) -> bool:
     rows: list[int] = [row.engine for row in batch.placed]
     rows += [row.engine for row in batch.forgotten]
     rows += [row.engine for row in batch.sampled]
+    rows += [row.engine for row in batch.troubled]
     rows += [row.engine for row in batch.table.rows] if batch.table else []
     table = batch.table
     return max(rows, default=-1) < len(batch.engines) and (table is None or table.part < table.parts)

@@ -24,6 +24,7 @@ from extproc.core.journal import (
     Running,
     Sampled,
     Table,
+    Troubled,
     pack_chain,
     pack_hashes,
     told,
@@ -92,6 +93,7 @@ class Outbox:
         self._ended: list[int] = []
         self._sampled: dict[tuple[str, str], tuple[Pool, Replica, Sample | None, str, float]] = {}
         self._forgotten: list[tuple[Engine, bytes]] = []
+        self._troubled: dict[Engine, float] = {}
         self._held: list[tuple[int, Pool, Prompt, float]] = []
         self._table: list[Running] | None = None  # rows not yet told
         self._engines: list[Engine] = []  # that rows of the table name
@@ -102,7 +104,7 @@ class Outbox:
 
     def __len__(self) -> int:
         """News that wait."""
-        rare = len(self._forgotten) + len(self._sampled) + len(self._held)
+        rare = len(self._forgotten) + len(self._sampled) + len(self._held) + len(self._troubled)
         return len(self._placed) + len(self._firsts) + len(self._ended) + rare
 
     # -- news ------------------------------------------------------------------------------------------
@@ -147,6 +149,15 @@ class Outbox:
             self.dropped["other"] += 1
             return
         self._forgotten.append((_engine(pool, replica), pack_hashes(hashes[:MOST_HASHES])))
+        self._stir()
+
+    def troubled(self, pool: Pool, replica: Replica, seconds: float) -> None:
+        """The breaker of a replica opened for so many seconds; 0: it closed. The newest word is told."""
+        engine = _engine(pool, replica)
+        if len(self._troubled) >= _ROWS and engine not in self._troubled:
+            self.dropped["other"] += 1
+            return
+        self._troubled[engine] = seconds
         self._stir()
 
     def held(self, key: int, pool: Pool, prompt: Prompt, arrived: float) -> None:
@@ -237,6 +248,8 @@ class Outbox:
             batch.sampled.append(
                 told(row, sample, age) if sample is not None else Sampled(row, age, failure=reason[:64])
             )
+        batch.troubled = [Troubled(rows.setdefault(e, len(rows)), s) for e, s in self._troubled.items()]
+        self._troubled.clear()
         room = _RARE_BYTES
         while self._forgotten and room > 0:
             engine, hashes = self._forgotten.pop(0)

@@ -147,6 +147,7 @@ class Shared:
             self._busy(batch, homes)
             self._fly(peer, batch, homes, made)
             self._charges.settle()
+            self._doubt(batch, homes, made)
         self._sample(batch, made)
         return True
 
@@ -284,6 +285,23 @@ class Shared:
                 same = [_is_same(other, engine) for other in later.engines]
                 chains = [data for row in later.placed if same[row.engine] for data in row.chains[:_CHAINS]]
                 self._place(pool, replica, engine, chains, later.position)
+
+    # -- what others had with engines ------------------------------------------------------------------
+
+    def _doubt(self, batch: Batch, homes: list[_Home], made: float) -> None:
+        """Take in what others' breakers found, of less than half of a pool at once.
+
+        When more seems broken to somebody, it is more likely to be his own network.
+        """
+        now = self._now
+        for row in batch.troubled:
+            pool, replica = homes[row.engine]
+            if pool is None or replica is None:
+                self.unknown += 1
+                continue
+            doubted = 1 + sum(other.is_doubted(now) for other in pool.replicas if other is not replica)
+            if not row.seconds or 2 * doubted < len(pool.replicas):
+                replica.doubt(made + row.seconds, now)
 
     # -- what engines said -----------------------------------------------------------------------------
 

@@ -1,11 +1,14 @@
 """The gateway's mind: its pools, its ledger and its rules. One for a process; every exchange asks it."""
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
 
+from extproc.core.breaker import HALF_OPEN
 from extproc.core.decide import Decision, decide, weigh
 from extproc.core.dialects import Limits
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.outcome import Ended
 from extproc.core.policies.base import Rng
@@ -38,6 +41,8 @@ class Steering:
         self.rules = rules
         self.ledger = Ledger()
         self.rng = rng
+        #: Called when the breaker of a replica opens, with the seconds until it lets one try, or closes, with 0.
+        self.on_breaker: Callable[[Pool, Replica, float], None] = lambda _pool, _replica, _seconds: None
         self._keys = count(1)
         self._by_model = {model: pool for pool in pools for model in pool.models}
         self._any_model = next((pool for pool in pools if not pool.models), None)
@@ -78,8 +83,11 @@ class Steering:
                 continue
             if ended.by_client:
                 replica.breaker.cancelled(ended.request_id)
-            else:
-                replica.answered(ended.request_id, ended.status, ended.retry_after, now)
+                continue
+            before = replica.breaker.state
+            replica.answered(ended.request_id, ended.status, ended.retry_after, now)
+            if replica.breaker.state != before and replica.breaker.state != HALF_OPEN:
+                self.on_breaker(pool, replica, replica.breaker.rest(now))
 
     def expire(self, now: float) -> None:
         """Drop what is too old in every index. Call it every few seconds."""

@@ -50,6 +50,8 @@ _KEEP_ENTRIES = 50_000
 _SLICE = 0.003
 #: Seconds without a good read after which entries may have been cut off unread. The journal keeps more.
 _LONG_AGO = 2.0
+#: Seconds in which a batch that Redis took must come back, else what is read is not where it was written.
+_DEAF = 1.0
 #: Waits after a failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
@@ -149,7 +151,7 @@ class Writer:
             return False
         self._stream_clock.saw(position_of(name), self._clock())
         self._last = position_of(name)[0]
-        self._counts.sent(len(data))
+        self._counts.sent(len(data), self._clock())
         self._tell(True)
         return True
 
@@ -249,6 +251,7 @@ class Reader:
         self._read = self._emptied = float(
             "-inf"
         )  # when the last was sent that succeeded; that left nothing unread
+        self._moved = float("-inf")  # when it last connected anew
         self.last: Position = (0, 0)
         self.up: bool | None = None
         #: As the writer's.
@@ -271,6 +274,8 @@ class Reader:
                 await self._check_lost()
             self.up, wait = True, _FIRST_WAIT
             self._read, self._emptied = began, began if is_all else self._emptied
+            if is_all:
+                await self._mind_echo()
             await asyncio.sleep(max(began + READ_EVERY - self._clock(), 0.0) if is_all else 0.0)
 
     async def close(self) -> None:
@@ -304,6 +309,20 @@ class Reader:
         """Before old entries are read: without the time of Redis they would pass for new ones."""
         seconds, micros = await self._redis.time()
         self._stream_clock.saw((int(seconds) * 1000 + int(micros) // 1000, 0), self._clock())
+
+    async def _mind_echo(self) -> None:
+        """Own batches are taken, and don't come back: read from another server.
+
+        This is the former one, a replica now, that lags or is cut off. A write there would be refused; a read is
+        answered as ever.
+        """
+        now, reconnect = self._clock(), self._redis.guard.reconnect
+        if reconnect is None or min(self._counts.deaf_for(now), now - self._moved) < _DEAF:
+            return
+        self._moved = now
+        _log.warning("what is written to the journal does not come back; reading through a new connection")
+        with contextlib.suppress(RedisError, OSError):
+            await reconnect()
 
     async def _check_cut(self) -> None:
         """After a while without a read: what was read last may be cut off by now, and more with it."""

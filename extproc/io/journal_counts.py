@@ -33,6 +33,7 @@ class JournalCounts:
         self.refusals: dict[str, int] = {}
         self.drops: dict[str, int] = {}
         self.stream_rate = 0.0
+        self._unechoed: float | None = None
         self._rate_at = 0.0
         self._rate_bytes = 0
 
@@ -46,18 +47,25 @@ class JournalCounts:
         if len(self._awaited) > _AWAITED:
             self._awaited.popitem(last=False)
 
-    def sent(self, size: int) -> None:
+    def sent(self, size: int, now: float) -> None:
         """Redis took a batch."""
+        if self._unechoed is None:
+            self._unechoed = now
         self.batches["out"] += 1
         self.bytes["out"] += size
 
     def echoed(self, seq: int, now: float) -> None:
         """An own batch came back."""
+        self._unechoed = None
         made = self._awaited.pop(seq, None)
         if made is not None:
             self.delay_last = now - made
             self.delays[bisect_left(DELAYS, now - made)] += 1
             self.delay_sum += now - made
+
+    def deaf_for(self, now: float) -> float:
+        """Seconds since Redis took a batch of ours after which none came back; 0 when all do."""
+        return 0.0 if self._unechoed is None else now - self._unechoed
 
     def received(self, size: int, now: float) -> None:
         """Something came out of the stream."""

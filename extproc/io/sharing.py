@@ -82,6 +82,7 @@ class Sharing:
     async def start(self) -> None:
         """Begin to tell and to listen. Returns at once: this gateway serves cold until the snapshot is loaded."""
         self._steering.ledger.listener = self.outbox
+        self._steering.on_breaker = self.outbox.troubled
         self.leases.start(self._tasks)
         self._tasks.start("journal out", self._writer.run)
         self._tasks.start("journal in", self._read)
@@ -91,6 +92,7 @@ class Sharing:
     async def stop(self) -> None:
         """Tell the others that this gateway leaves, and end."""
         self._steering.ledger.listener = None
+        self._steering.on_breaker = lambda _pool, _replica, _seconds: None
         self._writer.closing = self._reader.closing = True
         await self._tasks.close()
         await self._writer.close()

@@ -10,7 +10,9 @@ from unittest.mock import AsyncMock
 import pytest
 import redis
 
+from extproc.core.fleet import DOUBTED
 from extproc.core.journal import Batch, Engine, Placed, encode, pack_chain
+from extproc.core.outcome import Ended
 from extproc.core.prompt import Chain
 from extproc.core.sample import Sample
 from extproc.demo.processes import answers
@@ -81,6 +83,33 @@ async def test_samples_of_the_collector_reach_the_others(server: Stack, client: 
 
         await until_async(came, 2.0, "the sample reaches the other gateway")
         assert not duties[gates.index(second)]("chat", ADDRESSES[0])
+
+
+async def test_a_breaker_that_opens_is_doubted_by_the_others_within_a_tenth_of_a_second(
+    server: Stack, client: redis.Redis
+) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+        for gate in gates:
+            for number in (3, 4):
+                gate.pool.join(f"10.0.0.{number}:8000", time.monotonic())
+        replica = gates[1].pool.get(ADDRESSES[0])
+        assert replica is not None
+        took = []
+        for turn in range(5):
+            for number in range(3):
+                ended = Ended(ADDRESSES[0], f"{turn} {number}", None, None, False)
+                gates[0].steering.answered(ended, time.monotonic())
+            began = time.monotonic()
+
+            async def doubted() -> bool:
+                return replica.share == DOUBTED
+
+            await until_async(doubted, 2.0, "the other gateway doubts it")
+            took.append(time.monotonic() - began)
+            mine = gates[0].pool.restarted(ADDRESSES[0], time.monotonic())
+            assert mine is not None
+            replica.doubt(0.0, time.monotonic())
+        assert sorted(took)[2] < 0.1, took
 
 
 async def test_redis_killed_and_restarted_empty(server: Stack, client: redis.Redis) -> None:

@@ -117,3 +117,20 @@ def test_a_full_batch_leaves_the_rest_to_the_next_which_is_due_at_once() -> None
     assert outbox.behind
     assert len(outbox.batch(2.0).placed) == 13
     assert not outbox.behind
+
+
+async def test_a_reader_whose_gateways_own_batches_do_not_come_back_connects_anew_once_a_second() -> None:
+    """As after a switchover: the writer was told to go elsewhere, and the reader hears an old server's silence."""
+    now = [50.0]
+    made = reader(now)
+    made._redis = AsyncMock()
+    reconnect = made._redis.guard.reconnect
+    made._counts.sent(100, 50.0)
+    for at, times in ((50.9, 0), (51.0, 1), (51.5, 1), (52.0, 2)):
+        now[0] = at
+        await made._mind_echo()
+        assert reconnect.call_count == times
+    made._counts.echoed(0, 52.1)
+    now[0] = 60.0
+    await made._mind_echo()
+    assert reconnect.call_count == 2
