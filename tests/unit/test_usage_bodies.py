@@ -13,6 +13,7 @@ import zstandard
 from extproc.core.usage import bodies
 from extproc.core.usage.bodies import BodyUsage
 from extproc.core.usage.record import Usage
+from extproc.core.usage.unpacking import Unpacking
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "usage"
 SSE = "text/event-stream; charset=utf-8"
@@ -321,10 +322,39 @@ def test_odd_fields_are_left_out_and_counted() -> None:
 
 
 def test_a_garbled_event_makes_earlier_counts_unknown_until_they_are_told_again() -> None:
-    garbled = '{"choices": [], "usage": {"prompt_tokens": 9, "completion'
-    reader = _read(_sse(_chunk(**_counts(9, 1)), garbled))
+    reader = _read(_sse(_chunk(**_counts(9, 1)), GARBLED))
     assert (reader.usage, reader.unreadable) == (None, 1)
-    assert _read(_sse(_chunk(**_counts(9, 1)), garbled, _last(9, 3))).usage == Usage(9, 3)
+    assert _read(_sse(_chunk(**_counts(9, 1)), GARBLED, _last(9, 3))).usage == Usage(9, 3)
+
+
+GARBLED = '{"choices": [], "usage": {"prompt_tokens": 9, "completion'
+
+LOST: list[tuple[str, list[Any], Usage | None]] = [
+    ("a usage of the request", [_chunk(), _last(9, 2), GARBLED], None),
+    ("a chunk's, told again by a choice that may not be alone", [GARBLED, _chunk(**_counts(9, 2))], None),
+    ("how many choices had finished", [_chunk(finish="stop"), GARBLED, _last(9, 2)], Usage(9, 2)),
+    ("llama.cpp's timings", [_chunk(timings={"predicted_n": 4}), GARBLED], None),
+    ("SGLang's answer", [{"meta_info": {"prompt_tokens": 9}}, GARBLED], None),
+    (
+        "SGLang's answers, of which one more may be unheard of",
+        [GARBLED, *({"index": i, "meta_info": {"completion_tokens": 2}} for i in (0, 1))],
+        None,
+    ),
+    (
+        "Anthropic's output, but not its prompt",
+        [
+            {"type": "message_start", "message": {"usage": {"input_tokens": 9}}},
+            {"type": "message_delta", "usage": {"output_tokens": 2}},
+            GARBLED,
+        ],
+        Usage(9),
+    ),
+]
+
+
+@pytest.mark.parametrize(("events", "expected"), [case[1:] for case in LOST], ids=[case[0] for case in LOST])
+def test_what_a_lost_event_may_have_corrected_is_unknown(events: list[Any], expected: Usage | None) -> None:
+    assert _read(_sse(*events)).usage == expected
 
 
 def test_text_that_is_no_json_and_tells_nothing_is_counted_and_no_more() -> None:
@@ -458,6 +488,13 @@ def test_a_packed_stream_shows_its_first_token_at_once() -> None:
     packer, reader = zlib.compressobj(wbits=31), BodyUsage(SSE, "gzip")
     reader.feed(packer.compress(_sse(_chunk("a"), done=False)) + packer.flush(zlib.Z_SYNC_FLUSH))
     assert reader.first_token
+
+
+@pytest.mark.parametrize("size", range(2 * 32768 - 20, 2 * 32768 + 280, 7))
+def test_nothing_stays_in_the_decoder_when_its_last_block_is_full(size: int) -> None:
+    """Runs of one byte are single marks of up to 258 bytes, which zlib holds back where its output ends."""
+    unpacking = Unpacking("deflate", 1024)
+    assert sum(map(len, unpacking.feed(_raw_deflate(b"x" * size)))) == size
 
 
 def test_gzip_in_several_members_is_one_body() -> None:

@@ -75,6 +75,26 @@ def test_an_event_of_many_lines_is_scanned_as_one(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_lines_of_a_scanned_event_are_not_run_together(size: int) -> None:
+    body = b'data: {"text": "' + b"x" * 2000 + b'", "index": 1\ndata:2}\n\n'
+    events, got = Events(LIMIT), []
+    for at in range(0, len(body), size):
+        got += events.feed(body[at : at + size])
+    assert got[0].scanned is not None
+    assert got[0].scanned.members() is None  # "1 2" is no number, and never 12
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_a_long_comment_within_a_scanned_event_is_no_part_of_it(size: int) -> None:
+    body = b'data: {"text": "' + b"x" * 2000 + b'"\n:"' + b"[" * 2000 + b'\ndata:, "index": 1}\n\n'
+    events, got = Events(LIMIT), []
+    for at in range(0, len(body), size):
+        got += events.feed(body[at : at + size])
+    assert got[0].scanned is not None
+    assert got[0].scanned.members() == {"response": {}, "index": 1}
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
 def test_a_long_comment_is_passed_over(size: int) -> None:
     assert _events(b": " + b"x" * 5000 + b"\ndata: a\n\n", size) == [b"a"]
 

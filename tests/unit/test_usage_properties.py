@@ -245,7 +245,8 @@ def test_memory_stays_under_the_bound_whatever_comes() -> None:
         "a comment": b":" + b"x" * 2**18,
         "brackets": b"data: " + b"[" * 2**18,
         "members": b"data: {" + b'"usage": {"a": 1}, ' * 2**14,
-        "choices": b'data: {"choices":[{"index":7}],"usage":{}}\n\n' * 2**13,
+        "choices": b"".join(b'data: {"choices":[{"index":%d}]}\n\n' % n for n in range(2**13)),
+        "answers": b"".join(b'data: {"meta_info":{},"index":%d}\n\n' % n for n in range(2**13)),
     }
     for name, body in bodies.items():
         reader = BodyUsage(SSE)
@@ -257,3 +258,14 @@ def test_memory_stays_under_the_bound_whatever_comes() -> None:
         tracemalloc.stop()
         assert held < 100 * 1024, f"{name}: {held} bytes"
         assert reader.held <= 64 * 1024 + 400
+
+
+def test_a_body_that_comes_whole_is_not_copied_whole() -> None:
+    """Of 4 MiB: 4 million empty lines would be a list of 32 MB."""
+    for kind, body in ((SSE, b"\n" * 2**22), ("application/json", b'{"a": "' + b"x" * 2**22 + b'"}')):
+        reader = BodyUsage(kind)
+        tracemalloc.start()
+        reader.feed(body, end=True)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 2**20, f"{kind}: {peak} bytes at once"

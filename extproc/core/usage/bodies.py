@@ -22,6 +22,8 @@ DEFAULT_LIMIT: Final = 64 * 1024
 #: Smallest limit taken, bytes: a usage object with all its details fits.
 SMALLEST_LIMIT: Final = 1024
 
+#: Bytes looked at in one go; a body that comes whole may have megabytes, and each look makes copies and lists.
+_AT_ONCE = 64 * 1024
 #: Status from which on an answer is an error, whose usage nobody asked for.
 _ERROR_STATUS = 400
 
@@ -134,7 +136,8 @@ class BodyUsage:
         if self._over or reader is None:
             return
         if self._unpacking is None:
-            reader.feed(data)
+            for at in range(0, len(data), _AT_ONCE):
+                reader.feed(data[at : at + _AT_ONCE])
         elif not self._unpacked(reader, self._unpacking, data, end):
             return
         if end:
