@@ -41,6 +41,8 @@ _PACE_HOLD = 0.75
 #: Most steps away from the configured speed: a factor of 8.
 _PACE_STEPS = 15
 
+#: Most sequences at once that are believed.
+_MOST_RUNNING = 10**6
 #: Largest KV cache that is believed, in tokens: a thousand times what one node holds today.
 _MOST_TOKENS = 10**12
 
@@ -241,11 +243,26 @@ class Replica:
             self.life.apply(RECOVERED, "metrics", sample.at)
         self.refresh(sample.at)
 
-    def presume(self, kv_tokens: int) -> None:
-        """Take its KV cache for so many tokens; nonsense is ignored."""
-        if 0 < kv_tokens <= _MOST_TOKENS:
-            self.kv_tokens = kv_tokens
-            self.recount()
+    def presume(
+        self, kv_tokens: int, max_running: int = 0, prefill: float = 0.0, decode: float = 0.0
+    ) -> None:
+        """Until it is heard, take it for what another gateway learned; nonsense and 0 (unknown) are ignored.
+
+        Args:
+            kv_tokens, max_running: tokens of its KV cache, sequences at once.
+            prefill, decode: as `estimates`.
+        """
+        self.kv_tokens = kv_tokens if 0 < kv_tokens <= _MOST_TOKENS else self.kv_tokens
+        self.max_running = max_running if 0 < max_running <= _MOST_RUNNING else self.max_running
+        self._speeds.presume(prefill, decode)
+        self.prefill_speed = self._prefill.follow(self._speeds.prefill)
+        self.decode_speed = self._decode.follow(self._speeds.decode)
+        self.recount()
+
+    @property
+    def estimates(self) -> tuple[float, float]:
+        """What was learned of its speeds, before rounding to steps: prompt work and output tokens a second."""
+        return self._speeds.prefill, self._speeds.decode
 
     def refresh(self, now: float) -> None:
         """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""

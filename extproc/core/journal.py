@@ -154,8 +154,8 @@ class Refused(ValueError):
         self.reason = reason
 
 
-#: Why a batch is refused: labels of a metric.
-REASONS: Final = ("too_large", "malformed", "schema")
+#: Why a batch is refused, or that it was a snapshot: labels of a metric.
+REASONS: Final = ("too_large", "malformed", "schema", "snapshot")
 
 _encoder = msgspec.msgpack.Encoder()
 _outer = msgspec.msgpack.Decoder(tuple[int, bytes])

@@ -1,48 +1,102 @@
-"""What was learned of each engine, as a snapshot carries it: where a new gateway begins, until it sees for itself."""
+"""What was learned of engines and answers, as a snapshot carries it: where a new gateway begins.
+
+Of an engine it counts until that engine is heard here. Lengths of answers are added once to what was seen here, as if
+the answers had come through this gateway.
+"""
 
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from extproc.core.journal import Count, Engine, same_engine
+from extproc.core.journal import Amount, Count, Engine, Name, same_engine
+from extproc.core.output import Told
 from extproc.core.pool import Pool
 from extproc.core.shared import started_of
 
-#: Most engines of one pool that are told.
-_MOST = 4096
+#: Most engines of one pool, models, and kinds and sizes of one model that are told: some 300 KB at the very most.
+_ENGINES = 4096
+_MODELS = 64
+_KINDS = 16
+_SIZES = 16
+
+_Sums = tuple[Amount, Amount]
 
 
 class Known(Struct, array_like=True, gc=False):
-    """One engine. `kv_tokens`: size of its KV cache, which bounds what the index believes of it."""
+    """One engine: tokens of its KV cache, sequences at once, prompt work and output tokens a second; 0 is unknown."""
 
     engine: Engine
     kv_tokens: Count
+    max_running: Count = 0
+    prefill: Amount = 0.0
+    decode: Amount = 0.0
+
+
+class Kind(Struct, array_like=True, gc=False):
+    """Answers to one kind of request for a model, and by size of the prompt (core/output.py)."""
+
+    kind: Name
+    sums: _Sums
+    sizes: Annotated[list[_Sums], Meta(max_length=_SIZES)]
+
+
+class Lengths(Struct, array_like=True, gc=False):
+    """Answers of one model."""
+
+    model: Name
+    sums: _Sums
+    kinds: Annotated[list[Kind], Meta(max_length=_KINDS)]
+
+
+class Learned(Struct, array_like=True, gc=False):
+    """All of a pool. Items that a later release adds at the end are ignored."""
+
+    engines: Annotated[list[Known], Meta(max_length=_ENGINES)]
+    lengths: Annotated[list[Lengths], Meta(max_length=_MODELS)] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Annotated[list[Known], Meta(max_length=_MOST)]).decode
+_decode = msgspec.msgpack.Decoder(Learned).decode
 
 
 def learned(pool: Pool) -> bytes:
-    """What is known of a pool's engines."""
-    rows = [
-        Known(Engine(pool.name, replica.address, started_of(replica)), replica.kv_tokens)
-        for replica in pool.replicas[:_MOST]
+    """What is known of a pool's engines and answers."""
+    engines = [
+        Known(
+            Engine(pool.name, replica.address, started_of(replica)),
+            replica.kv_tokens,
+            replica.max_running,
+            *replica.estimates,
+        )
+        for replica in pool.replicas[:_ENGINES]
     ]
-    return _encode(rows)
+    lengths = [
+        Lengths(model, sums, [Kind(*kind) for kind in kinds[:_KINDS]])
+        for model, sums, kinds in pool.output.told(_MODELS)
+    ]
+    return _encode(Learned(engines, lengths))
 
 
-def presume(pool: Pool, data: bytes) -> int:
-    """Take over what another gateway learned of engines of which nothing was heard here yet; returns how many.
+def presume(pool: Pool, data: bytes, *, lengths: bool = True) -> int:
+    """Take over what another gateway learned; returns of how many engines. What can't be read does nothing.
 
-    What can't be read does nothing.
+    Args:
+        pool: of this gateway.
+        data: of `learned`, by anybody.
+        lengths: whether lengths of answers are taken too: once only, else they'd count twice.
     """
     try:
-        rows = _decode(data)
+        said = _decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return 0
-    return sum(_presumed(pool, row) for row in rows)
+    if lengths:
+        pool.output.hear([_told(row) for row in said.lengths])
+    return sum(_presumed(pool, row) for row in said.engines)
+
+
+def _told(row: Lengths) -> Told:
+    return row.model, row.sums, [(kind.kind, kind.sums, kind.sizes) for kind in row.kinds]
 
 
 def _presumed(pool: Pool, row: Known) -> bool:
@@ -51,5 +105,5 @@ def _presumed(pool: Pool, row: Known) -> bool:
         return False
     if not same_engine(started_of(replica), row.engine.started):
         return False
-    pool.presume(replica, row.kv_tokens)
+    pool.presume(replica, row.kv_tokens, row.max_running, row.prefill, row.decode)
     return True

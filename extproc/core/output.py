@@ -30,6 +30,12 @@ _KINDS: Final = 16
 _NAME: Final = 256
 
 
+#: Output tokens seen, and answers that ended by themselves.
+Sums = tuple[float, float]
+#: A model, its sums, and for each kind its name, its sums, and those of each size of prompt.
+Told = tuple[str, Sums, list[tuple[str, Sums, list[Sums]]]]
+
+
 class _Mean:
     """Tokens seen and answers that ended by themselves, both fading."""
 
@@ -46,6 +52,17 @@ class _Mean:
     def over(self, believed: float) -> float:
         """The mean, where `believed` counts like _PRIOR answers."""
         return (self._tokens + _PRIOR * believed) / (self._ends + _PRIOR)
+
+    def add_all(self, tokens: float, ended: float) -> None:
+        """What another gateway saw, for at most as much as answers of its own that don't fade."""
+        share = min(_SPAN / ended, 1.0) if ended > 0 else 1.0
+        self._tokens += tokens * share
+        self._ends += ended * share
+
+    @property
+    def sums(self) -> Sums:
+        """Tokens and ends."""
+        return self._tokens, self._ends
 
 
 class _Kind:
@@ -122,6 +139,38 @@ class OutputLengths:
         of_kind.sizes[_size(prompt_tokens)].add(tokens, ended)
         over_all = of_kind.mean.over(known.predicted)
         of_kind.predicted = [mean.over(over_all) for mean in of_kind.sizes]
+
+    def told(self, most: int) -> list[Told]:
+        """What was learned of at most so many models, those with the newest answers last."""
+        return [
+            (model, known.mean.sums, [
+                (kind, each.mean.sums, [mean.sums for mean in each.sizes]) for kind, each in known.kinds.items()
+            ])
+            for model, known in list(self._known.items())[-most:]
+        ]  # fmt: skip
+
+    def hear(self, told: list[Told]) -> None:
+        """Add what another gateway learned, once.
+
+        Sums are finite and not negative; other nonsense is ignored.
+        """
+        for model, sums, kinds in told:
+            if len(model) > _NAME or (model not in self._known and len(self._known) >= self._most):
+                continue
+            known = self._touch(model)
+            known.mean.add_all(*sums)
+            known.predicted = known.mean.over(self.usual)
+            for kind, of_kind, sizes in kinds:
+                if len(sizes) == _SIZES and (kind in known.kinds or len(known.kinds) < _KINDS):
+                    self._hear_kind(known, kind, of_kind, sizes)
+
+    def _hear_kind(self, known: _Model, kind: str, sums: Sums, sizes: list[Sums]) -> None:
+        mine = known.kinds.setdefault(kind, _Kind(known.predicted))
+        mine.mean.add_all(*sums)
+        for mean, of_size in zip(mine.sizes, sizes, strict=True):
+            mean.add_all(*of_size)
+        over_all = mine.mean.over(known.predicted)
+        mine.predicted = [mean.over(over_all) for mean in mine.sizes]
 
     def _touch(self, model: str) -> _Model:
         """The model's entry, now the newest; the oldest goes when there are too many."""

@@ -168,9 +168,16 @@ class Pool:
             self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
         return replica
 
-    def presume(self, replica: Replica, kv_tokens: int) -> None:
-        """Until its engine says so itself, take a replica's KV cache for so many tokens."""
-        replica.presume(kv_tokens)
+    def presume(
+        self,
+        replica: Replica,
+        kv_tokens: int,
+        max_running: int = 0,
+        prefill: float = 0.0,
+        decode: float = 0.0,
+    ) -> None:
+        """Until it is heard, take a replica for what another gateway learned of it (`Replica.presume`)."""
+        replica.presume(kv_tokens, max_running, prefill, decode)
         self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
 
     def failed(self, address: str, reason: str, now: float) -> None:

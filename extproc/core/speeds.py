@@ -95,6 +95,17 @@ class Speeds:
         self._signalled = False
         self._fastest: float | None = None  # seconds for an output token at its fastest, let grow with time
 
+    def presume(self, prefill: float, decode: float) -> None:
+        """Begin with what another gateway learned, as if it were configured; what is no speed is passed over.
+
+        Args:
+            prefill, decode: as the properties below; 0 for unknown.
+        """
+        if 0 < prefill < math.inf:
+            self._prefill = (prefill * PRIOR, PRIOR)
+        if 0 < decode < math.inf:
+            self._decode = (decode * _OUTPUT_PRIOR, _OUTPUT_PRIOR)
+
     @property
     def prefill(self) -> float:
         """Prompt work (core/cost.py) a second."""

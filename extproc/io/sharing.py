@@ -72,6 +72,7 @@ class Sharing:
         lease, position = self.leases.of("snapshot"), lambda: self._reader.last
         self.snapshots = Snapshots(settings, self.shared, lease, gateway_id, position, clock)
         self._duty = SnapshotDuty(self.snapshots, self.shared, self.reach, lease, position, clock)
+        self.snapshots.on_refused = self._snapshot_refused
         lease.willing = lambda: self._duty.willing
         self._tasks = Supervisor(lambda name: self.on_task_failure(name))
         #: Called with a task's name when it failed and is started again.
@@ -158,6 +159,12 @@ class Sharing:
         if duty is not None:
             duty.heard(address, self._clock() - sample.at)
         self._on_sample(pool, address, sample)
+
+    def _snapshot_refused(self, schema: str) -> None:
+        """Of another release, more than one version away, or garbled: as with batches, told once."""
+        if not self.counts.refusals.get("snapshot"):
+            _log.warning("a snapshot can't be read and is passed over; only the first is told", schema=schema)
+        self.counts.refused("snapshot")
 
     # -- tasks -----------------------------------------------------------------------------------------
 

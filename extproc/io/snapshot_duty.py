@@ -89,9 +89,7 @@ class SnapshotDuty:
         """Before the journal is read: know how large caches are, lest what is read be dropped for want of room."""
         try:
             for pool in self._shared.pools.values():
-                head = await self._snapshots.head(pool.name)
-                if head is not None:
-                    self._snapshots.presume(pool, head)
+                await self._snapshots.presume(pool)
         except (RedisError, OSError):
             pass  # then the index is bounded by the configured size until engines tell theirs
 

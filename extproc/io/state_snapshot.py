@@ -40,7 +40,7 @@ _LEVEL = 1
 #: Pieces asked for at once.
 _READ_AHEAD = 4
 
-_FIELDS = ("schema", "gen", "pieces", "position", "learned")
+_FIELDS = ("schema", "gen", "pieces", "position")
 
 _SWAP = """
 redis.call('DEL', KEYS[2])
@@ -51,12 +51,11 @@ return 1
 
 
 class Head(NamedTuple):
-    """What is told of the newest snapshot. `gen` is "" when it is of another schema, or garbled."""
+    """What is told of the newest snapshot. `gen` is "" when it can't be read: of another schema, or garbled."""
 
     gen: str
     pieces: int
     position: Position
-    learned: bytes
 
 
 class Snapshots:
@@ -90,25 +89,40 @@ class Snapshots:
         self._redis = make_client(settings, "snapshot")
         self._shared, self._lease, self._id = shared, lease, gateway_id
         self._position, self._clock = position, clock
+        self._presumed: set[str] = set()  # pools whose lengths of answers were taken over
+        self._refused: dict[
+            str, tuple[Any, Any]
+        ] = {}  # pool -> schema and name of a snapshot that can't be read
         self.loaded = self.written = self.stored = 0
+        #: Called once for each snapshot that can't be read, with its schema as it is told.
+        self.on_refused: Callable[[str], None] = lambda _schema: None
 
     async def head(self, pool: str) -> Head | None:
         """What is told of a pool's newest snapshot; None when there is none. Raises RedisError."""
         said = await self._redis.hmget(self._key(pool), *_FIELDS)
-        return _head_of(*said) if said[1] is not None else None
+        if said[1] is None:
+            return None
+        head = _head_of(*said)
+        if not head.gen and self._refused.get(pool) != (said[0], said[1]):
+            self._refused[pool] = said[0], said[1]
+            self.on_refused((said[0] or b"").decode("ascii", "replace")[:8])
+        return head
 
     async def oldest(self) -> Position | None:
         """The oldest entry of the journal that is kept; None for none. Raises RedisError."""
         found = await self._redis.xrange(self._journal, count=1)
         return position_of(found[0][0]) if found else None
 
-    def presume(self, pool: Pool, head: Head) -> None:
-        """Take over what its writer learned of engines of which nothing was heard here yet."""
-        presume(pool, head.learned)
+    async def presume(self, pool: Pool) -> None:
+        """Take over what the writer of the newest snapshot learned of engines and answers. Raises RedisError."""
+        said, data = await self._redis.hmget(self._key(pool.name), "schema", "learned")
+        if data and said == str(SCHEMA).encode():
+            presume(pool, data, lengths=pool.name not in self._presumed)
+            self._presumed.add(pool.name)
 
     async def take(self, pool: Pool, head: Head) -> tuple[int, bool]:
         """Load a snapshot; the pairs that were new, and whether all of it was there. Raises RedisError."""
-        presume(pool, head.learned)
+        await self.presume(pool)
         found, is_all = 0, True
         for start in range(0, head.pieces, _READ_AHEAD):
             numbers = range(start, min(start + _READ_AHEAD, head.pieces))
@@ -200,16 +214,14 @@ def _expanded(data: bytes | None) -> bytes:
         return b""
 
 
-def _head_of(
-    schema: bytes | None, gen: bytes | None, count: bytes | None, position: bytes | None, known: bytes | None
-) -> Head:
+def _head_of(schema: bytes | None, gen: bytes | None, count: bytes | None, position: bytes | None) -> Head:
     """The hash of a snapshot, by anybody; what is not of its form names no pieces."""
     try:
         at = position_of(position or b"0-0")
     except ValueError:
         at, schema = (0, 0), None
     if schema != str(SCHEMA).encode() or not gen or not gen.isalnum() or len(gen) > 32:
-        return Head("", 0, at, b"")
+        return Head("", 0, at)
     if not count or not count.isdigit() or len(count) > 5:
-        return Head("", 0, at, b"")
-    return Head(gen.decode(), min(int(count), _MOST_PIECES), at, known or b"")
+        return Head("", 0, at)
+    return Head(gen.decode(), min(int(count), _MOST_PIECES), at)

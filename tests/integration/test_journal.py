@@ -344,3 +344,41 @@ async def test_a_garbled_snapshot_is_left_alone(server: Stack, client: redis.Red
         assert await gate.sharing.snapshots.load() == 0
         client.hset("kvsteer:snapshot:chat", "position", "5-1")
         assert await gate.sharing.snapshots.load() == 0
+
+
+async def test_a_snapshot_of_the_next_schema_is_passed_over_and_counted_once(
+    server: Stack, client: redis.Redis
+) -> None:
+    told = {"schema": "2", "gen": "abcd", "pieces": "1", "position": "5-1", "learned": b"\x92\x90\x90"}
+    client.hset("kvsteer:snapshot:chat", mapping=told)
+    async with fleet(server.redis_url, 2) as gates:
+        for gate in gates:
+            await until_async(lambda gate=gate: _refused(gate), 3.0, "it is counted")
+        gates[0].place(1, 2)
+        await agree(gates)
+        assert [gate.sharing.counts.refusals for gate in gates] == [{"snapshot": 1}] * 2
+        assert [gate.sharing.state for gate in gates] == ["ok"] * 2
+        assert client.hget("kvsteer:snapshot:chat", "schema") == b"2", "nobody wrote over it at once"
+
+
+async def _refused(gate: Gate) -> bool:
+    return "snapshot" in gate.sharing.counts.refusals
+
+
+async def test_a_new_gateway_begins_with_what_was_learned(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 1) as (first,):
+        first.end(first.place(1, 2, 3))
+        for _ in range(40):
+            first.pool.replicas[0].learn(8000.0, 4.0)
+            first.pool.output.observe("m", "chat", 100, 900)
+        client.delete("kvsteer:snapshot:chat")
+        await until_async(lambda: _written(client), 5.0, "a snapshot is written")
+        late = Gate(server.redis_url, "late")
+        await late.start()
+        try:
+            await until_async(lambda: _is_whole(late), 4.0, "the snapshot is loaded")
+            assert late.pool.replicas[0].prefill_speed == first.pool.replicas[0].prefill_speed < 3000
+            said = [gate.pool.output.predict("m", "chat", 100) for gate in (late, first)]
+            assert said[0] == pytest.approx(said[1])
+        finally:
+            await late.stop()

@@ -1,15 +1,8 @@
-"""Whether a view of an index is whole, when another snapshot is due, and what a snapshot tells of engines."""
+"""Whether a view of an index is whole, and when another snapshot is due."""
 
-import msgspec
 import pytest
 
-from extproc.core.journal import Engine
-from extproc.core.learned import learned, presume
-from extproc.core.pool import Pool
 from extproc.core.reach import Position, Reach, is_due
-from extproc.core.sample import Sample
-
-A = "10.0.0.1:8000"
 
 
 def reach(*read: int) -> Reach:
@@ -83,45 +76,3 @@ def test_a_snapshot_is_due_before_the_journal_leaves_it_behind(
     snapshot: Position | None, first: Position | None, last: Position, due: bool
 ) -> None:
     assert is_due(snapshot, first, last) is due
-
-
-def pool(*addresses: str) -> Pool:
-    made = Pool("chat", now=0.0)
-    for address in addresses:
-        made.join(address, 0.0)
-    return made
-
-
-def test_a_new_gateway_knows_how_large_caches_are_before_it_hears_an_engine() -> None:
-    writer, reader = pool(A), pool(A)
-    writer.observe(A, Sample(at=1.0, kv_capacity=2_000_000, started=1000.0))
-    assert presume(reader, learned(writer)) == 1
-    mine, theirs = reader.get(A), writer.get(A)
-    assert mine is not None
-    assert theirs is not None
-    assert mine.kv_tokens == 2_000_000
-    assert reader.index._slots[mine.slot].capacity == writer.index._slots[theirs.slot].capacity
-
-
-def test_what_an_engine_said_itself_and_other_engines_sizes_are_left_alone() -> None:
-    writer, reader = pool(A), pool(A)
-    writer.observe(A, Sample(at=1.0, kv_capacity=2_000_000, started=1000.0))
-    reader.observe(A, Sample(at=1.0, kv_capacity=1_000_000, started=1000.0))
-    assert presume(reader, learned(writer)) == 0
-    assert reader.replicas[0].kv_tokens == 1_000_000
-    assert presume(pool("10.0.0.9:8000"), learned(writer)) == 0
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xff" * 40,
-        msgspec.msgpack.encode([[Engine("chat", A), -1]]),
-        msgspec.msgpack.encode([[Engine("other", A), 5000]]),
-    ],
-)
-def test_what_can_not_be_read_of_engines_does_nothing(data: bytes) -> None:
-    reader = pool(A)
-    assert presume(reader, data) == 0
-    assert reader.replicas[0].kv_tokens == 500_000

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from extproc.core.decide import bind, weigh
 from extproc.core.journal import (
     MOST_BYTES,
+    SCHEMA,
     Batch,
     Engine,
     Forgotten,
@@ -151,6 +152,43 @@ def test_items_that_a_later_release_adds_at_the_end_are_ignored() -> None:
     inner = msgspec.msgpack.decode(msgspec.msgpack.encode(say(4, ended=[1])))
     longer = msgspec.msgpack.encode((1, msgspec.msgpack.encode([*inner, {"new": [1, 2]}])))
     assert decode(longer).seq == 4
+
+
+class _OfNext(Batch, array_like=True, gc=False):
+    """A batch of the next schema, which has changed something."""
+
+    changed: int = 1
+
+
+def test_in_a_rolling_upgrade_the_newer_hears_both_and_the_older_its_own_with_nothing_half_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both versions write into one stream, by turns; the older skips and counts what it does not know."""
+    stream = []
+    for seq in range(10):
+        old = Batch("old", 1, seq, engines=list(ENGINES), placed=[placed(seq + 1, 0, 100 + seq)])
+        new = _OfNext("new", 2, seq, engines=list(ENGINES), placed=[placed(seq + 1, 1, 200 + seq)])
+        stream += [encode(old), msgspec.msgpack.encode((SCHEMA + 1, msgspec.msgpack.encode(new)))]
+
+    def hears(shared: Shared) -> int:
+        refused = 0
+        for number, data in enumerate(stream):
+            try:
+                shared.hear(decode(data), (number, 0), 1.0)
+            except Refused as error:
+                refused += error.reason == "schema"
+        return refused
+
+    older, newer = view(), view()
+    assert hears(older) == 10
+    assert (books(older, A), books(older, B)) == ((10, 1000), (0, 0))
+    assert (holds(older, A, 103), holds(older, B, 203)) == (1, 0)
+    assert (older.gaps, older.malformed, older.unknown) == (0, 0, 0)
+    monkeypatch.setattr("extproc.core.journal.READ", frozenset({SCHEMA, SCHEMA + 1}))
+    assert hears(newer) == 0
+    assert (books(newer, A), books(newer, B)) == ((10, 1000), (10, 1000))
+    assert (holds(newer, A, 103), holds(newer, B, 203)) == (1, 1)
+    assert newer.gaps == 0
 
 
 # -- one view ----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class World:
         )
 
     def there_is(self, gen: str, position: Position) -> None:
-        self.snapshots.head.return_value = Head(gen, 1, position, b"")
+        self.snapshots.head.return_value = Head(gen, 1, position)
 
     @property
     def loads(self) -> int:
