@@ -151,7 +151,7 @@ class Writer:
             return False
         self._stream_clock.saw(position_of(name), self._clock())
         self._last = position_of(name)[0]
-        self._counts.sent(len(data), self._clock())
+        self._counts.sent(self._outbox.seq - 1, len(data), self._clock())
         self._tell(True)
         return True
 

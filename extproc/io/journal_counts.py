@@ -47,9 +47,9 @@ class JournalCounts:
         if len(self._awaited) > _AWAITED:
             self._awaited.popitem(last=False)
 
-    def sent(self, size: int, now: float) -> None:
-        """Redis took a batch."""
-        if self._unechoed is None:
+    def sent(self, seq: int, size: int, now: float) -> None:
+        """Redis took a batch; it may have come back already."""
+        if self._unechoed is None and seq in self._awaited:
             self._unechoed = now
         self.batches["out"] += 1
         self.bytes["out"] += size

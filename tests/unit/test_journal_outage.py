@@ -125,12 +125,17 @@ async def test_a_reader_whose_gateways_own_batches_do_not_come_back_connects_ane
     made = reader(now)
     made._redis = AsyncMock()
     reconnect = made._redis.guard.reconnect
-    made._counts.sent(100, 50.0)
+    made._counts.sending(6, 49.0)
+    made._counts.echoed(6, 49.1)
+    made._counts.sent(6, 100, 49.2)  # the writer hears of it after the reader
+    assert made._counts.deaf_for(60.0) == 0
+    made._counts.sending(7, 49.9)
+    made._counts.sent(7, 100, 50.0)
     for at, times in ((50.9, 0), (51.0, 1), (51.5, 1), (52.0, 2)):
         now[0] = at
         await made._mind_echo()
         assert reconnect.call_count == times
-    made._counts.echoed(0, 52.1)
+    made._counts.echoed(7, 52.1)
     now[0] = 60.0
     await made._mind_echo()
     assert reconnect.call_count == 2
