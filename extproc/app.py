@@ -24,11 +24,13 @@ from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock, logs
 from extproc.io.admin import Admin
 from extproc.io.collector import Collector
+from extproc.io.endings import Endings
 from extproc.io.explaining import explain
 from extproc.io.intake import Intake
 from extproc.io.lives import Lives
 from extproc.io.metrics import Metrics
 from extproc.io.operator import OperatorDesk
+from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.records import Records
 from extproc.io.report_desk import ReportDesk
 from extproc.io.roster import FixedRoster, Roster
@@ -73,6 +75,12 @@ class Gateway:
         self.records = Records(settings.admin.decisions)
         self.prometheus = CollectorRegistry()
         self.metrics = Metrics(self.steering, self.prometheus)
+        self.endings = Endings(
+            self.steering,
+            OutcomeMetrics(self.steering.pools, self.prometheus),
+            self.records,
+            logged=settings.envoy.access_log,
+        )
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
         self._open = 0
         self._stopping = False
@@ -143,6 +151,7 @@ class Gateway:
         self.tasks.every("lives", _TICK, self._tick)
         lives = Lives()
         self.tasks.every("told", 1.0, lambda: lives.look(self.steering.pools, clock.monotonic()))
+        self.tasks.every("endings", 1.0, lambda: self.endings.sweep(clock.monotonic()))
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
             self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
@@ -246,12 +255,13 @@ class Gateway:
     def ended(self, exchange: Exchange) -> None:
         """A stream is over."""
         self._open -= 1
-        self.records.ended(exchange)
+        self.endings.ended(exchange, clock.monotonic())
 
     def _on_log(self, data: bytes) -> None:
         now = clock.monotonic()
         for ended in outcome.read(data):
             self.steering.answered(ended, now)
+            self.endings.logged(ended, now)
 
     def _tick(self) -> None:
         now = clock.monotonic()

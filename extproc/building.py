@@ -20,7 +20,9 @@ _FLEET = 16
 
 def build_steering(settings: GatewaySettings, now: float) -> Steering:
     """The core for a configuration, its replicas joined."""
-    pools = [_build_pool(pool, now) for pool in settings.pools]
+    feedback = settings.feedback
+    distrust = None if feedback.source == "off" else feedback.distrust
+    pools = [_build_pool(pool, distrust, now) for pool in settings.pools]
     limits = settings.limits
     rules = Rules(
         unreadable_passes=settings.requests.unreadable == "pass",
@@ -33,7 +35,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
     return Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing
 
 
-def _build_pool(settings: PoolSettings, now: float) -> Pool:
+def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> Pool:
     headroom, capacity = settings.headroom, settings.capacity
     traits = Traits(
         prefill_speed=capacity.prefill_speed,
@@ -64,6 +66,7 @@ def _build_pool(settings: PoolSettings, now: float) -> Pool:
         ttl=settings.index.ttl,
         max_entries=settings.index.entries
         // max(len(settings.replicas), _FLEET if settings.discovery.any else 1),
+        distrust=distrust,
         now=now,
     )
     if settings.shadow.name:

@@ -132,6 +132,8 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
     pool, now = decision.pool, decision.at
     ledger.charge(decision.key, replica, decision.work, int(decision.tokens + decision.output), now)
     pool.busy.add(decision.work / replica.prefill_speed, now)
+    if pool.feedback is not None:  # before the index says that the prompt is held
+        pool.feedback.bound(decision, replica)
     if decision.prompt is not None:
         pool.place(replica, decision.prompt.chains, now)
     if ledger.listener is not None:
@@ -169,6 +171,10 @@ def _held(pool: Pool, prompt: Prompt | None, ratio: float, tokens: float) -> dic
         ends = chain.ends
         for slot, depth in pool.index.match(chain.hashes).items():
             held[slot] = held.get(slot, 0.0) + ends[depth - 1] * ratio
+    if pool.feedback is not None:  # a replica that was found wrong counts for less
+        for slot, scale in pool.feedback.truth.scales.items():
+            if slot in held:
+                held[slot] *= scale
     most = max(tokens - _LEAST_UNCACHED, 0)
     for slot, cached in held.items():
         if cached > most:

@@ -8,6 +8,7 @@ States and what moves them (a message not named is answered "go on" or ignored, 
     START      anything else                               -> OVER      not for us: the stream closes with OK
     BODY       request_body (end of stream or trailers)    -> DECIDED   decided by the prompt, or refused
     DECIDED    a further request body                      -> DECIDED   ignored: never answered twice
+    DECIDED    response_headers, response_trailers         -> DECIDED   answered at once; how it ended is noted
     any        the stream ends                             -> OVER      the charge is released
 
 Full-duplex bodies come in pieces that must be echoed; their state belongs between BODY and DECIDED.
@@ -19,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from extproc.core import dialects, encoding, headers, replies
 from extproc.core.decide import Decision
+from extproc.core.ending import Ending
 from extproc.core.prompt import Prompt
 from extproc.core.steering import Steering
 from extproc.errors import TooLarge, Unreadable
@@ -61,6 +63,10 @@ _NEUTRAL = {
 }
 
 
+#: Messages that tell how the exchange ends.
+_TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.trailers}
+
+
 class Exchange:
     """The life of one HTTP request as Envoy tells it.
 
@@ -68,6 +74,7 @@ class Exchange:
         outcome: how it was dealt with, one of this module's words; ENDED_EARLY until then.
         why: a further word for UNREADABLE and BAD_REQUEST, from the dialects' closed set.
         decision: once there is one.
+        ending: how it ended, once something was told of that.
         request_id: the id the replica and the records know it by.
     """
 
@@ -78,6 +85,7 @@ class Exchange:
         "_path",
         "_steering",
         "decision",
+        "ending",
         "outcome",
         "request_id",
         "state",
@@ -94,6 +102,7 @@ class Exchange:
         self.outcome = ENDED_EARLY
         self.why = ""
         self.decision: Decision | None = None
+        self.ending: Ending | None = None
         self.request_id = ""
 
     @property
@@ -114,6 +123,9 @@ class Exchange:
             return self._on_body(message.request_body.body, now)
         if self.state == START:
             return self._leave(NOT_EXT_PROC)
+        if kind in _TELLS:
+            self.ending = self.ending or Ending()
+            _TELLS[kind](self.ending, message)
         return _NEUTRAL.get(kind, _SILENCE)
 
     def end(self, now: float) -> None:

@@ -24,6 +24,7 @@ class Ended(NamedTuple):
         status: HTTP status; None when the replica refused, reset or timed out.
         retry_after: seconds it asked to be left alone, with a 429 or 503; None when it did not.
         by_client: the client left before the end, so the status says nothing of the replica.
+        attempts: how many replicas Envoy tried; None where it does not say.
     """
 
     replica: str
@@ -31,6 +32,7 @@ class Ended(NamedTuple):
     status: int | None
     retry_after: float | None
     by_client: bool
+    attempts: int | None = None
 
 
 def read(data: bytes) -> Iterator[Ended]:
@@ -51,7 +53,10 @@ def read(data: bytes) -> Iterator[Ended]:
                 broken, by_client = _flagged(common.response_flags)
             asked = _retry_after(response) if code in _PUSHING else None
             status = None if broken or not code else code
-            yield Ended(_address(socket.address, port), entry.request.request_id, status, asked, by_client)
+            attempts = common.upstream_request_attempt_count or None
+            yield Ended(
+                _address(socket.address, port), entry.request.request_id, status, asked, by_client, attempts
+            )
 
 
 @lru_cache(maxsize=4096)

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from extproc.core.candidates import WHOLE, Ring
+from extproc.core.feedback import Feedback
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
 from extproc.core.lifecycle import GONE, QUIESCING
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
-from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
+from extproc.core.prompt import BYTES_PER_TOKEN_ID, TOKENS_PER_BYTE, Chain, Prompt
+from extproc.core.ratios import Ratios
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
 from extproc.core.slow import judge
@@ -66,6 +68,7 @@ class Pool:
         policy: a policy's name, and `policy_settings` its settings.
         ttl: seconds an unused index entry lives.
         max_entries: most index entries over all replicas.
+        distrust: share 0..1 of predicted cached tokens that must come true; None to learn nothing from outcomes.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Pool:
         traits: Traits | None = None,
         ttl: float = 1800.0,
         max_entries: int = 4_000_000,
+        distrust: float | None = None,
         now: float = 0.0,
     ) -> None:
         self.name = name
@@ -91,13 +95,16 @@ class Pool:
         self.shadow: Shadow | None = None
         self.output = OutputLengths(self.traits.output_tokens)
         self.index = PrefixIndex(ttl, max_entries)
+        #: Tokens per byte, learned where there is feedback.
+        self.ratios = Ratios()
+        #: What outcomes teach; None where nothing tells them.
+        self.feedback = None if distrust is None else Feedback(self.index, self.output, self.ratios, distrust)
         self.busy = Busy(now)
         self.room: Room | None = None
         self.replicas: list[Replica] = []
         #: The fleet as a decision looks at it in parts; None where it is to look at all of it.
         self.ring: Ring | None = None
         self._by_address: dict[str, Replica] = {}
-        self._ratios: dict[str, float] = {}
         self._judged = now  # when the replicas' paces were last compared
 
     def adopt(
@@ -131,6 +138,8 @@ class Pool:
         if replica is None:
             slot = self.index.add_slot(self._capacity(self.traits.kv_tokens), now)
             replica = Replica(address, slot, self.traits, now, started=started)
+            if self.feedback is not None:
+                self.feedback.truth.join(slot, self._capacity(replica.kv_tokens))
             self._set(replica)
         return replica
 
@@ -138,7 +147,7 @@ class Pool:
         """Remove a replica and everything believed of it. Unknown addresses are ignored."""
         replica = self._by_address.pop(address, None)
         if replica is not None:
-            self.index.remove_slot(replica.slot)
+            self._drop(replica)
             self._arrange(list(self._by_address.values()))
 
     def restarted(self, address: str, now: float) -> Replica | None:
@@ -146,8 +155,10 @@ class Pool:
         old = self._by_address.get(address)
         if old is None:
             return None
-        self.index.remove_slot(old.slot)
+        self._drop(old)
         slot = self.index.add_slot(self._capacity(old.kv_tokens), now)
+        if self.feedback is not None:
+            self.feedback.truth.join(slot, self._capacity(old.kv_tokens))
         replica = Replica(address, slot, self.traits, now, old.incarnation + 1, started=now)
         if old.life.state == QUIESCING:  # who drained it meant the endpoint, not the process
             replica.drain(old.life.cause, now, old.life.deadline)
@@ -165,8 +176,23 @@ class Pool:
         before = replica.kv_tokens
         replica.observe(sample)
         if replica.kv_tokens != before:
-            self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
+            self._resize(replica)
+        if self.feedback is not None:
+            self.feedback.truth.sampled(replica.slot, sample.hit_tokens, sample.block_size, sample.at)
         return replica
+
+    def _resize(self, replica: Replica) -> None:
+        capacity = self._capacity(replica.kv_tokens)
+        if self.feedback is None:
+            self.index.set_capacity(replica.slot, capacity)
+        else:
+            self.feedback.truth.resize(replica.slot, capacity)
+
+    def _drop(self, replica: Replica) -> None:
+        """Forget what was believed of an incarnation's cache."""
+        self.index.remove_slot(replica.slot)
+        if self.feedback is not None:
+            self.feedback.truth.leave(replica.slot)
 
     def presume(
         self,
@@ -178,7 +204,7 @@ class Pool:
     ) -> None:
         """Until it is heard, take a replica for what another gateway learned of it (`Replica.presume`)."""
         replica.presume(kv_tokens, max_running, prefill, decode)
-        self.index.set_capacity(replica.slot, self._capacity(replica.kv_tokens))
+        self._resize(replica)
 
     def failed(self, address: str, reason: str, now: float) -> None:
         """A scrape of a replica failed; `reason` as the collector words it."""
@@ -206,8 +232,11 @@ class Pool:
             self.room.placed(chains)
 
     def tokens_per_byte(self, prompt: Prompt) -> float:
-        """Tokens a byte of this prompt makes, by what was learned of its model."""
-        return prompt.tokens_per_byte(self._ratios.get(prompt.model, TOKENS_PER_BYTE))
+        """Tokens a byte of this prompt makes, what its template adds included, by what was learned of its model."""
+        if prompt.token_ids:
+            return 1.0 / BYTES_PER_TOKEN_ID
+        ratio, template = self.ratios.line(prompt.model, prompt.script)
+        return ratio + template / prompt.size if template and prompt.size else ratio
 
     def _capacity(self, kv_tokens: int) -> int:
         """Bytes of prompt that fit into a KV cache of so many tokens, at the starting ratio."""

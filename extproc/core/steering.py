@@ -8,6 +8,7 @@ from itertools import count
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.decide import Decision, decide, weigh
 from extproc.core.dialects import Limits
+from extproc.core.ending import Ending
 from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.outcome import Ended
@@ -88,6 +89,18 @@ class Steering:
             replica.answered(ended.request_id, ended.status, ended.retry_after, now)
             if replica.breaker.state != before and replica.breaker.state != HALF_OPEN:
                 self.on_breaker(pool, replica, replica.breaker.rest(now))
+
+    def first_token(self, key: int, now: float) -> None:
+        """The first piece of an exchange's answer was seen: its prompt is computed. Unknown keys are ignored."""
+        self.ledger.prompt_done(key, now)
+        for pool in self.pools:
+            if pool.feedback is not None:
+                pool.feedback.first_token(key)
+
+    def learn(self, decision: Decision, ending: Ending | None, now: float) -> None:
+        """Learn from how an exchange ended, as far as that is known. Call it once for each decision."""
+        if decision.pool.feedback is not None:
+            decision.pool.feedback.ended(decision, ending, now)
 
     def expire(self, now: float) -> None:
         """Drop what is too old in every index. Call it every few seconds."""

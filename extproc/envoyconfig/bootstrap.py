@@ -16,8 +16,8 @@ _EDS_HEAD = """\
 """
 
 
-def bootstrap(settings: GatewaySettings, *, feedback: bool = False) -> Tree:
-    """Envoy's whole configuration as a tree; `feedback` as in `filters.http_filters`.
+def bootstrap(settings: GatewaySettings) -> Tree:
+    """Envoy's whole configuration as a tree.
 
     Raises:
         ConfigError: a replica is given by host name, or Envoy can't be told where the gateway is.
@@ -26,7 +26,7 @@ def bootstrap(settings: GatewaySettings, *, feedback: bool = False) -> Tree:
         "node": {"id": settings.gateway_id or "kvsteer-envoy", "cluster": "kvsteer"},
         "admin": {"address": _socket_address(settings.envoy.admin)},
         "static_resources": {
-            "listeners": [_listener(settings, feedback=feedback)],
+            "listeners": [_listener(settings)],
             "clusters": [
                 *(clusters.pool(settings, pool) for pool in settings.pools),
                 *(clusters.single_gateways(settings) if settings.envoy.access_log else []),
@@ -37,20 +37,20 @@ def bootstrap(settings: GatewaySettings, *, feedback: bool = False) -> Tree:
     }
 
 
-def render(settings: GatewaySettings, *, feedback: bool = False) -> str:
+def render(settings: GatewaySettings) -> str:
     """The bootstrap as YAML that Envoy reads as meant.
 
     Raises:
         ConfigError: as `bootstrap`.
     """
     start = _EDS_HEAD if settings.envoy.eds_dir else ""
-    return _HEAD + start + to_yaml(bootstrap(settings, feedback=feedback))
+    return _HEAD + start + to_yaml(bootstrap(settings))
 
 
-def _listener(settings: GatewaySettings, *, feedback: bool) -> Tree:
+def _listener(settings: GatewaySettings) -> Tree:
     manager = {
         "name": "envoy.filters.network.http_connection_manager",
-        "typed_config": _connection_manager(settings, feedback=feedback),
+        "typed_config": _connection_manager(settings),
     }
     return {
         "name": "llm",
@@ -60,7 +60,7 @@ def _listener(settings: GatewaySettings, *, feedback: bool) -> Tree:
     }
 
 
-def _connection_manager(settings: GatewaySettings, *, feedback: bool) -> Tree:
+def _connection_manager(settings: GatewaySettings) -> Tree:
     return typed(
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="llm",
@@ -72,7 +72,7 @@ def _connection_manager(settings: GatewaySettings, *, feedback: bool) -> Tree:
         early_header_mutation_extensions=[_strip()],
         local_reply_config=replies.local_reply_config(settings.limits.body),
         route_config=routes.route_config(settings),
-        http_filters=http_filters(settings.envoy, feedback=feedback),
+        http_filters=http_filters(settings.envoy, settings.feedback.source),
         **({"access_log": _access_logs(settings)} if settings.envoy.access_log else {}),
     )
 

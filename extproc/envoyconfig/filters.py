@@ -25,52 +25,47 @@ _FORWARDED: tuple[Tree, ...] = (
     *({"exact": name} for name in (":path", ":method", "content-encoding", "x-request-id")),
     *({"prefix": prefix} for prefix in OWNED_PREFIXES),
 )
+#: What the gateway is told of a response, beside its usage.
+_ATTRIBUTES = ("upstream.address", "response.code", "upstream.request_attempt_count")
 _USAGE_NAMESPACE = "envoy.ai.token_usage"
 
 
-def http_filters(envoy: EnvoySettings, *, feedback: bool = False) -> list[Tree]:
-    """The filter chain, client side first.
-
-    `feedback` makes Envoy tell the gateway, at the clean end of each response, its token usage, replica,
-    status and number of attempts in one message; the gateway must answer that message.
-    """
-    chain = [ext_proc(envoy, feedback=feedback)]
-    if feedback:
+def http_filters(envoy: EnvoySettings, source: str) -> list[Tree]:
+    """The filter chain, client side first; `source` is `feedback.source` of the settings."""
+    chain = [ext_proc(envoy, source)]
+    if source == "trailers":
         chain.append(_token_usage())  # after ext_proc in the list is before it on a response's way
     return [*chain, _named("router", typed("extensions.filters.http.router.v3.Router"))]
 
 
-def ext_proc(envoy: EnvoySettings, *, feedback: bool = False) -> Tree:
+def ext_proc(envoy: EnvoySettings, source: str) -> Tree:
     """The external processor. It fails open: no gateway means Envoy's own balancing, not an error."""
     config = typed(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service=_grpc_service(),
         failure_mode_allow=True,  # also keeps running responses whole when the gateway dies
         message_timeout=seconds(envoy.message_timeout),
-        processing_mode=_processing_mode(feedback=feedback),
+        processing_mode=_processing_mode(source),
         forward_rules={"allowed_headers": {"patterns": list(_FORWARDED)}},
         mutation_rules={"disallow_all": True, "allow_expression": {"regex": "|".join(_MUTABLE)}},
         metadata_options={"receiving_namespaces": {"untyped": [LB_NAMESPACE, OWN_NAMESPACE]}},
     )
-    if feedback:
-        config["response_attributes"] = [
-            "upstream.address",
-            "response.code",
-            "upstream.request_attempt_count",
-        ]
+    if source != "off":
+        config["response_attributes"] = list(_ATTRIBUTES)
+    if source == "trailers":
         config["metadata_options"]["forwarding_namespaces"] = {"typed": [_USAGE_NAMESPACE]}
     return _named("ext_proc", config)
 
 
-def _processing_mode(*, feedback: bool) -> Tree:
-    """The whole request body in one message; nothing of the response, so the stream just ends with it."""
+def _processing_mode(source: str) -> Tree:
+    """The whole request body in one message; of the response at most one message, and never its body."""
     return {
         "request_header_mode": "SEND",
         "request_body_mode": "BUFFERED",
         "request_trailer_mode": "SKIP",
-        "response_header_mode": "SKIP",
+        "response_header_mode": "SEND" if source == "headers" else "SKIP",
         "response_body_mode": "NONE",
-        "response_trailer_mode": "SEND" if feedback else "SKIP",
+        "response_trailer_mode": "SEND" if source == "trailers" else "SKIP",
     }
 
 

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from extproc.core.decide import Decision
+from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Replica
 from extproc.core.sample import Sample
 from extproc.core.shadow import Opinion
+from extproc.core.usage.record import Usage
 from extproc.io import clock
 
 #: For each candidate: its sample, headroom, requests in flight and bias at the moment of a decision.
@@ -79,6 +81,24 @@ def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
         "shadow": shadow_of(decision.shadow),
         "decision_seconds": now["seconds"],
         "candidates": rows_of(decision, now["state"]),
+        "ending": ending_of(exchange.ending),
+    }
+
+
+def ending_of(ending: Ending | None) -> dict[str, Any] | None:
+    """How an exchange ended, ready for JSON; None while nothing was told of it."""
+    if ending is None:
+        return None
+    usage = ending.usage or Usage()
+    return {
+        "by": ending.by,
+        "status": ending.status,
+        "served": ending.served or None,
+        "attempts": ending.attempts,
+        "prompt_tokens": usage.input,
+        "cached_tokens": usage.cached,
+        "output_tokens": usage.output,
+        "usage": ending.verdict,
     }
 
 

@@ -2,6 +2,7 @@
 
 from extproc.settings.base import Settings
 from extproc.settings.envoy import EnvoySettings
+from extproc.settings.feedback import FeedbackSettings
 from extproc.settings.pools import (
     CapacitySettings,
     HeadroomSettings,
@@ -27,6 +28,7 @@ __all__ = [
     "AdminSettings",
     "CapacitySettings",
     "EnvoySettings",
+    "FeedbackSettings",
     "GatewaySettings",
     "GrpcSettings",
     "HeadroomSettings",

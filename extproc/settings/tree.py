@@ -8,6 +8,7 @@ from extproc.addresses import HostPort, parse_address
 from extproc.quantities import Whole
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
+from extproc.settings.feedback import FeedbackSettings
 from extproc.settings.pools import PoolSettings
 from extproc.settings.redis import RedisSettings
 from extproc.settings.server import (
@@ -44,6 +45,7 @@ class GatewaySettings(Settings):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     requests: RequestSettings = Field(default_factory=RequestSettings)
     pools: list[PoolSettings] = Field(min_length=1, description="who can answer what")
+    feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
     envoy: EnvoySettings = Field(default_factory=EnvoySettings)
     log: LogSettings = Field(default_factory=LogSettings)
 

@@ -70,10 +70,10 @@ def accepted(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("feedback", [False, True], ids=["plain", "with feedback"])
-def test_envoy_accepts(shape: str, tmp_path: Path, *, feedback: bool) -> None:
-    settings = parse(yaml.safe_dump({"pools": [POOL], **SHAPES[shape]}), shape)
-    accepted(tmp_path, render(settings, feedback=feedback))
+@pytest.mark.parametrize("source", ["trailers", "headers", "off"])
+def test_envoy_accepts(shape: str, source: str, tmp_path: Path) -> None:
+    tree = {"pools": [POOL], "feedback": {"source": source}, **SHAPES[shape]}
+    accepted(tmp_path, render(parse(yaml.safe_dump(tree), shape)))
 
 
 def test_envoy_accepts_eds_files(tmp_path: Path) -> None:

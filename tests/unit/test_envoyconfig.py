@@ -34,8 +34,8 @@ def clusters(of: GatewaySettings) -> dict[str, Any]:
     return {cluster["name"]: cluster for cluster in bootstrap(of)["static_resources"]["clusters"]}
 
 
-def manager(of: GatewaySettings, *, feedback: bool = False) -> Any:
-    (listener,) = bootstrap(of, feedback=feedback)["static_resources"]["listeners"]
+def manager(of: GatewaySettings) -> Any:
+    (listener,) = bootstrap(of)["static_resources"]["listeners"]
     return listener["filter_chains"][0]["filters"][0]["typed_config"]
 
 
@@ -43,8 +43,8 @@ def virtual_host(of: GatewaySettings) -> Any:
     return manager(of)["route_config"]["virtual_hosts"][0]
 
 
-def ext_proc(of: GatewaySettings, *, feedback: bool = False) -> Any:
-    return manager(of, feedback=feedback)["http_filters"][0]["typed_config"]
+def ext_proc(of: GatewaySettings) -> Any:
+    return manager(of)["http_filters"][0]["typed_config"]
 
 
 def walk(tree: Any) -> Iterator[Any]:
@@ -137,7 +137,8 @@ def test_a_stream_of_a_dead_gateway_is_given_to_another() -> None:
 
 
 def test_the_request_body_comes_whole_and_nothing_of_the_response() -> None:
-    assert ext_proc(settings())["processing_mode"] == {
+    off = settings(feedback={"source": "off"})
+    assert ext_proc(off)["processing_mode"] == {
         "request_header_mode": "SEND",
         "request_body_mode": "BUFFERED",
         "request_trailer_mode": "SKIP",
@@ -145,16 +146,25 @@ def test_the_request_body_comes_whole_and_nothing_of_the_response() -> None:
         "response_body_mode": "NONE",
         "response_trailer_mode": "SKIP",
     }
-    names = [entry["name"] for entry in manager(settings())["http_filters"]]
+    names = [entry["name"] for entry in manager(off)["http_filters"]]
     assert names == ["envoy.filters.http.ext_proc", "envoy.filters.http.router"]
 
 
 def test_feedback_adds_one_message_at_the_end_of_a_response() -> None:
-    config = ext_proc(settings(), feedback=True)
+    config = ext_proc(settings())
     assert config["processing_mode"]["response_trailer_mode"] == "SEND"
     assert config["metadata_options"]["forwarding_namespaces"] == {"typed": ["envoy.ai.token_usage"]}
-    names = [entry["name"] for entry in manager(settings(), feedback=True)["http_filters"]]
+    names = [entry["name"] for entry in manager(settings())["http_filters"]]
     assert names[1] == "envoy.filters.http.ai_protocol_manager"
+
+
+def test_headers_alone_can_tell_too_and_then_nobody_reads_usage() -> None:
+    of = settings(feedback={"source": "headers"})
+    mode = ext_proc(of)["processing_mode"]
+    assert (mode["response_header_mode"], mode["response_trailer_mode"]) == ("SEND", "SKIP")
+    assert "upstream.address" in ext_proc(of)["response_attributes"]
+    assert "forwarding_namespaces" not in ext_proc(of)["metadata_options"]
+    assert len(manager(of)["http_filters"]) == 2
 
 
 # ---- pools and routes ----

@@ -1,0 +1,103 @@
+"""How an exchange ended, as far as anybody told: read out of ext_proc messages, joined in whatever order they come.
+
+Envoy tells it in one `response_trailers` message at a clean end (attributes, and the usage that ai_protocol_manager
+read), in `response_headers`, or in the access log; what none of them says stays unknown. Nothing of a response is in
+it but its status and its token counts.
+"""
+
+from typing import Final
+
+from extproc.addresses import HostPort, parse_address
+from extproc.core.outcome import Ended
+from extproc.core.usage import token_usage
+from extproc.core.usage.record import Usage
+from extproc.pb import ext_proc_pb2 as pb
+
+#: Who ended an exchange: a closed set that labels metrics.
+COMPLETE: Final = "complete"
+CLIENT: Final = "client"
+UPSTREAM: Final = "upstream"
+GATEWAY: Final = "gateway"
+UNKNOWN: Final = "unknown"
+
+_FILTER = "envoy.filters.http.ext_proc"
+
+
+class Ending:
+    """What is known of one exchange's end.
+
+    Attributes:
+        by: who ended it, a word of this module.
+        status: HTTP status that the client got; None while unknown.
+        served: ip:port of the replica that served it last; "" while unknown.
+        attempts: how many replicas Envoy tried; None while unknown.
+        usage: tokens as the engine counted them; None while unknown.
+        verdict: what the usage record was like (core/usage/token_usage.py); "absent" when none came.
+        first_token: seconds, when the first piece of the answer was seen; None while unknown.
+    """
+
+    __slots__ = ("attempts", "by", "first_token", "served", "status", "usage", "verdict")
+
+    def __init__(self) -> None:
+        self.by = UNKNOWN
+        self.status: int | None = None
+        self.served = ""
+        self.attempts: int | None = None
+        self.usage: Usage | None = None
+        self.verdict = token_usage.ABSENT
+        self.first_token: float | None = None
+
+    def trailers(self, message: pb.ProcessingRequest) -> None:
+        """The response ended cleanly. Never raises for what a peer sends."""
+        self.by = COMPLETE
+        self._attributes(message)
+        usage, self.verdict = token_usage.in_metadata(message.metadata_context)
+        # An error has no usage, whatever its body looks like.
+        if usage is not None and (self.status is None or self.status < 400):
+            self.usage = usage
+
+    def headers(self, message: pb.ProcessingRequest) -> None:
+        """The response began."""
+        for header in message.response_headers.headers.headers:
+            if header.key == ":status":
+                text = header.raw_value.decode("ascii", "replace") if header.raw_value else header.value
+                self.status = _status(text)
+        self._attributes(message)
+
+    def logged(self, entry: Ended) -> None:
+        """The access log's entry came; what the stream told already stays."""
+        if self.by == UNKNOWN:
+            self.by = CLIENT if entry.by_client else UPSTREAM if entry.status is None else COMPLETE
+        self.status = self.status or entry.status
+        self.served = self.served or entry.replica
+        if self.attempts is None:
+            self.attempts = entry.attempts
+
+    def _attributes(self, message: pb.ProcessingRequest) -> None:
+        if _FILTER not in message.attributes:
+            return
+        fields = message.attributes[_FILTER].fields
+        if "upstream.address" in fields:
+            self.served = _canonical(fields["upstream.address"].string_value)
+        if "response.code" in fields:
+            self.status = _status(fields["response.code"].number_value)
+        if "upstream.request_attempt_count" in fields:
+            attempts = fields["upstream.request_attempt_count"].number_value
+            self.attempts = int(attempts) if 0 <= attempts < 1000 else None
+
+
+def _status(value: str | float) -> int | None:
+    """An HTTP status; None for what is none."""
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):  # no number, NaN or infinity
+        return None
+    return number if 100 <= number <= 599 else None
+
+
+def _canonical(address: str) -> str:
+    """ip:port as replicas are named; "" for what is none."""
+    try:
+        return str(HostPort(*parse_address(address)))
+    except ValueError:
+        return ""

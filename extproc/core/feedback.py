@@ -1,0 +1,84 @@
+"""What a pool learns from how its requests ended: true token counts, true cache hits, lengths of answers.
+
+Every lesson is optional: an ending that says nothing teaches nothing, and what it does say is checked before it is
+believed (core/usage/record.py, core/truth.py, core/ratios.py, core/output.py).
+"""
+
+from typing import TYPE_CHECKING
+
+from extproc.core.ending import CLIENT, Ending
+from extproc.core.index import PrefixIndex
+from extproc.core.output import OutputLengths
+from extproc.core.ratios import Ratios
+from extproc.core.truth import Truth
+from extproc.core.usage.record import Usage
+
+if TYPE_CHECKING:
+    from extproc.core.decide import Decision
+    from extproc.core.fleet import Replica
+    from extproc.core.prompt import Prompt
+
+
+class Feedback:
+    """The lessons of one pool.
+
+    Args:
+        index: of the pool; what was wrongly believed is taken out of it.
+        output: lengths of answers of the pool.
+        ratios: tokens per byte of the pool.
+        distrust: share 0..1 of the predicted cached tokens under which a replica is distrusted (F3).
+    """
+
+    __slots__ = ("_output", "_ratios", "retried", "truth")
+
+    def __init__(self, index: PrefixIndex, output: OutputLengths, ratios: Ratios, distrust: float) -> None:
+        self.truth = Truth(index, distrust)
+        self._output = output
+        self._ratios = ratios
+        #: Exchanges that another replica served than the one they were sent to.
+        self.retried = 0
+
+    def bound(self, decision: "Decision", replica: "Replica") -> None:
+        """A decision is bound to a replica and its prompt not yet placed in the index.
+
+        Usage tells of all prompts of a batch together, so a batch says nothing of any one prompt's cache.
+        """
+        prompt = decision.prompt
+        if prompt is not None and len(prompt.chains) == 1:
+            ratio = decision.pool.tokens_per_byte(prompt)
+            self.truth.expect(decision.key, replica.slot, prompt.chains[0], ratio, decision.at)
+
+    def first_token(self, key: int) -> None:
+        """The prompt of an exchange is computed."""
+        self.truth.computed(key)
+
+    def ended(self, decision: "Decision", ending: Ending | None, now: float) -> None:
+        """The exchange is over. Call it before the chains of its prompt are dropped."""
+        usage = ending.usage if ending is not None else None
+        prompt, replica = decision.prompt, decision.replica
+        if prompt is None or replica is None:
+            return
+        if ending is not None and ending.served and ending.served != replica.address:
+            self._served_elsewhere(decision, ending.served, now)
+        elif usage is not None:
+            self.truth.observe(decision.key, usage.input, usage.cached, now)
+        else:
+            self.truth.observe(decision.key, None, None, now)
+        if usage is not None:
+            self._learn(decision, prompt, usage, cut=ending is not None and ending.by == CLIENT)
+
+    def _served_elsewhere(self, decision: "Decision", served: str, now: float) -> None:
+        """Envoy tried again at another replica: that one computed the prompt, and holds it now."""
+        self.retried += 1
+        self.truth.void(decision.key)
+        replica = decision.pool.get(served)
+        if replica is not None and decision.prompt is not None:
+            decision.pool.place(replica, decision.prompt.chains, now)
+
+    def _learn(self, decision: "Decision", prompt: "Prompt", usage: Usage, *, cut: bool) -> None:
+        # Token ids are exact, and images are no text. Many prompts in one have as many templates.
+        if usage.input is not None and len(prompt.chains) == 1 and prompt.is_text:
+            self._ratios.observe(prompt.model, prompt.script, prompt.size, usage.input)
+        if usage.output is not None and prompt.kind == "generate" and not cut:
+            each = usage.output / prompt.n
+            self._output.observe(prompt.model, prompt.dialect, decision.tokens, each, prompt.max_output)
