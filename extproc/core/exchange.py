@@ -5,6 +5,7 @@ States and what moves them (a message not named is answered "go on" or ignored, 
     START      request_headers, end of stream              -> DECIDED   decided by load alone
     START      request_headers, body BUFFERED              -> BODY      answered at once; Envoy holds the body
     START      request_headers, any other body mode        -> OVER      not steered: the stream closes with OK
+    START      anything of an observer                     -> OVER      a first token was seen: closes with OK
     START      anything else                               -> OVER      not for us: the stream closes with OK
     BODY       request_body (end of stream or trailers)    -> DECIDED   decided by the prompt, or refused
     DECIDED    a further request body                      -> DECIDED   ignored: never answered twice
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from extproc.core import dialects, encoding, headers, replies
+from extproc.core import dialects, encoding, headers, observer, replies
 from extproc.core.decide import Decision
 from extproc.core.ending import Ending
 from extproc.core.prompt import Prompt
@@ -40,6 +41,7 @@ TOO_LARGE: Final = "too_large"
 UNKNOWN_MODEL: Final = "unknown_model"
 OTHER_MODE: Final = "other_mode"
 NOT_EXT_PROC: Final = "not_ext_proc"
+OBSERVED: Final = "observed"
 ENDED_EARLY: Final = "ended_early"
 
 
@@ -116,6 +118,9 @@ class Exchange:
             message = pb.ProcessingRequest.FromString(data)
         except DecodeError:
             return self._leave(NOT_EXT_PROC)
+        if message.observability_mode:
+            observer.seen(message, self._steering, now)
+            return self._leave(OBSERVED)
         kind = message.WhichOneof("request")
         if kind == "request_headers" and self.state == START:
             return self._on_headers(message, now)
@@ -131,7 +136,13 @@ class Exchange:
     def end(self, now: float) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
         self.state = OVER
+        self._steering.watched.pop(self._key, None)
         self._steering.ledger.release(self._key, now)
+
+    def first_token(self, now: float) -> None:
+        """The first piece of the answer was seen."""
+        self.ending = self.ending or Ending()
+        self.ending.first_token = now
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
         self._read_headers(message.request_headers.headers)
@@ -192,9 +203,11 @@ class Exchange:
         self.outcome = outcome
         told = ((headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id))
         several = pool.name if len(steering.pools) > 1 else ""
-        return Reply(
-            replies.steer(decision.destination, told, at_headers=at_headers, owned=self._owned, pool=several)
-        )
+        mark = observer.mark(steering, self._key) if prompt is not None and prompt.stream else ""
+        if mark:
+            steering.watched[self._key] = self
+        owned, to = self._owned, decision.destination
+        return Reply(replies.steer(to, told, at_headers=at_headers, owned=owned, pool=several, mark=mark))
 
     def _refuse(self, outcome: str, why: str = "") -> Reply:
         self.state = DECIDED

@@ -9,6 +9,10 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 POOL: Final = "x-gateway-pool"
 #: Namespace of the dynamic metadata that Envoy's override_host policy reads.
 LB_NAMESPACE: Final = "envoy.lb"
+#: Namespace of what the gateway tells itself through Envoy: which exchange a response belongs to.
+OWN_NAMESPACE: Final = "kvsteer"
+#: Key in it.
+MARK: Final = "exchange"
 #: Told to the replica: the prompt tokens its cache is expected to hold, and this request's id.
 EXPECTED_HIT: Final = "x-kvsteer-expected-hit"
 REQUEST_ID: Final = "x-kvsteer-request-id"

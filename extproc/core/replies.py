@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import orjson
 
-from extproc.core.headers import ALWAYS_REMOVED, LB_NAMESPACE, POOL
+from extproc.core.headers import ALWAYS_REMOVED, LB_NAMESPACE, MARK, OWN_NAMESPACE, POOL
 from extproc.core.headers import DESTINATION as DESTINATION_HEADER
 from extproc.pb import ext_proc_pb2 as pb
 
@@ -50,6 +50,7 @@ def steer(
     at_headers: bool,
     owned: Sequence[str] = (),
     pool: str = "",
+    mark: str = "",
 ) -> bytes:
     """Answer that carries the decision: destination as header and as dynamic metadata, equal values.
 
@@ -59,6 +60,7 @@ def steer(
         at_headers: whether this answers the headers (no body comes) or the body.
         owned: the client's copies of owned headers to remove.
         pool: told in a header, and Envoy is to choose the route anew by it; "" where there is one pool.
+        mark: what an observer of the response is to be told of it (core/observer.py); "" for nothing.
     """
     key = (destination, pool, at_headers)
     fixed = _kept.get(key)
@@ -72,7 +74,7 @@ def steer(
     if at_headers and owned:
         varying += b"".join([_field(b"\x12", name.encode()) for name in owned])
     common = _field(b"\x0a", _field(b"\x12", varying))  # response { header_mutation { ... } }
-    return fixed + _field(b"\x0a" if at_headers else b"\x1a", common)
+    return fixed + _field(b"\x0a" if at_headers else b"\x1a", common) + (_marked(mark) if mark else b"")
 
 
 def _fixed_part(destination: str, pool: str, *, at_headers: bool) -> bytes:
@@ -89,6 +91,15 @@ def _fixed_part(destination: str, pool: str, *, at_headers: bool) -> bytes:
     inner = message.dynamic_metadata.fields[LB_NAMESPACE].struct_value
     inner.fields[DESTINATION_HEADER].string_value = destination
     return _bytes(message)
+
+
+def _marked(mark: str) -> bytes:
+    """`dynamic_metadata` with the mark in the gateway's own namespace, on the wire."""
+    value = _field(b"\x1a", mark.encode())  # Value { string_value }
+    entry = _field(b"\x0a", MARK.encode()) + _field(b"\x12", value)  # an entry of Struct.fields
+    inner = _field(b"\x2a", _field(b"\x0a", entry))  # Value { struct_value { fields } }
+    outer = _field(b"\x0a", OWN_NAMESPACE.encode()) + _field(b"\x12", inner)
+    return _field(b"\x42", _field(b"\x0a", outer))
 
 
 @lru_cache(maxsize=64)

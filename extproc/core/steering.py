@@ -4,6 +4,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.decide import Decision, decide, weigh
@@ -29,6 +30,18 @@ class Rules:
     limits: Limits = field(default_factory=Limits)
 
 
+#: A gateway's name and the number of its start.
+Gateway = tuple[str, int]
+
+
+class Watched(Protocol):
+    """An exchange whose first token will be told."""
+
+    def first_token(self, now: float) -> None:
+        """It was seen."""
+        ...
+
+
 class Steering:
     """Finds the pool of a request and decides in it.
 
@@ -44,6 +57,12 @@ class Steering:
         self.rng = rng
         #: Called when the breaker of a replica opens, with the seconds until it lets one try, or closes, with 0.
         self.on_breaker: Callable[[Pool, Replica, float], None] = lambda _pool, _replica, _seconds: None
+        #: Who this gateway is, by name and start, for those who observe first tokens; None where nobody does.
+        self.identity: Gateway | None = None
+        #: Exchanges whose first token will be told, by their numbers, until it is or they end.
+        self.watched: dict[int, Watched] = {}
+        #: Given the gateway and the number of an exchange of another gateway, whose first token was seen here.
+        self.relay: Callable[[Gateway, int], None] | None = None
         self._keys = count(1)
         self._by_model = {model: pool for pool in pools for model in pool.models}
         self._any_model = next((pool for pool in pools if not pool.models), None)
@@ -92,6 +111,10 @@ class Steering:
 
     def first_token(self, key: int, now: float) -> None:
         """The first piece of an exchange's answer was seen: its prompt is computed. Unknown keys are ignored."""
+        watched = self.watched.pop(key, None)
+        if watched is None:
+            return
+        watched.first_token(now)
         self.ledger.prompt_done(key, now)
         for pool in self.pools:
             if pool.feedback is not None:

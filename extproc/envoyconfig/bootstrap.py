@@ -72,7 +72,7 @@ def _connection_manager(settings: GatewaySettings) -> Tree:
         early_header_mutation_extensions=[_strip()],
         local_reply_config=replies.local_reply_config(settings.limits.body),
         route_config=routes.route_config(settings),
-        http_filters=http_filters(settings.envoy, settings.feedback.source),
+        http_filters=http_filters(settings.envoy, settings.feedback),
         **({"access_log": _access_logs(settings)} if settings.envoy.access_log else {}),
     )
 

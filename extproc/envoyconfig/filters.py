@@ -1,6 +1,6 @@
 """Envoy's HTTP filters: the gateway as external processor, then the router."""
 
-from extproc.config import EnvoySettings
+from extproc.config import EnvoySettings, FeedbackSettings
 from extproc.envoyconfig.names import (
     GATEWAYS,
     LB_NAMESPACE,
@@ -30,10 +30,12 @@ _ATTRIBUTES = ("upstream.address", "response.code", "upstream.request_attempt_co
 _USAGE_NAMESPACE = "envoy.ai.token_usage"
 
 
-def http_filters(envoy: EnvoySettings, source: str) -> list[Tree]:
-    """The filter chain, client side first; `source` is `feedback.source` of the settings."""
-    chain = [ext_proc(envoy, source)]
-    if source == "trailers":
+def http_filters(envoy: EnvoySettings, feedback: FeedbackSettings) -> list[Tree]:
+    """The filter chain, client side first."""
+    chain = [ext_proc(envoy, feedback.source)]
+    if feedback.observer:
+        chain.append(_observer(envoy))
+    if feedback.source == "trailers":
         chain.append(_token_usage())  # after ext_proc in the list is before it on a response's way
     return [*chain, _named("router", typed("extensions.filters.http.router.v3.Router"))]
 
@@ -67,6 +69,24 @@ def _processing_mode(source: str) -> Tree:
         "response_body_mode": "NONE",
         "response_trailer_mode": "SEND" if source == "trailers" else "SKIP",
     }
+
+
+def _observer(envoy: EnvoySettings) -> Tree:
+    """Tells of the first piece of a response's body and never waits: the gateway closes the stream at once."""
+    config = typed(
+        "extensions.filters.http.ext_proc.v3.ExternalProcessor",
+        grpc_service=_grpc_service(),
+        failure_mode_allow=True,  # else a dead gateway costs clients a 500, although nothing waits for it
+        observability_mode=True,
+        message_timeout=seconds(envoy.message_timeout),
+        processing_mode={
+            "request_header_mode": "SKIP",
+            "response_header_mode": "SKIP",
+            "response_body_mode": "STREAMED",
+        },
+        metadata_options={"forwarding_namespaces": {"untyped": [OWN_NAMESPACE]}},
+    )
+    return {"name": "kvsteer.observer", "typed_config": config}
 
 
 def _grpc_service() -> Tree:

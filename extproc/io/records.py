@@ -81,12 +81,12 @@ def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
         "shadow": shadow_of(decision.shadow),
         "decision_seconds": now["seconds"],
         "candidates": rows_of(decision, now["state"]),
-        "ending": ending_of(exchange.ending),
+        "ending": ending_of(exchange.ending, decision.at),
     }
 
 
-def ending_of(ending: Ending | None) -> dict[str, Any] | None:
-    """How an exchange ended, ready for JSON; None while nothing was told of it."""
+def ending_of(ending: Ending | None, decided: float) -> dict[str, Any] | None:
+    """How an exchange that was decided at `decided` ended, ready for JSON; None while nothing was told of it."""
     if ending is None:
         return None
     usage = ending.usage or Usage()
@@ -95,6 +95,7 @@ def ending_of(ending: Ending | None) -> dict[str, Any] | None:
         "status": ending.status,
         "served": ending.served or None,
         "attempts": ending.attempts,
+        "first_token_seconds": None if ending.first_token is None else ending.first_token - decided,
         "prompt_tokens": usage.input,
         "cached_tokens": usage.cached,
         "output_tokens": usage.output,

@@ -18,6 +18,10 @@ class FeedbackSettings(Settings):
             "headers for status and replica alone, off for nothing"
         ),
     )
+    observer: bool = Field(
+        default=False,
+        description="whether Envoy also tells when the first token of a streamed response comes",
+    )
     distrust: Number = Field(
         default=0.5,
         ge=0,

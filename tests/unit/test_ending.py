@@ -185,3 +185,86 @@ def test_answers_lengths_are_learned_but_not_of_errors() -> None:
     for _ in range(30):
         run(steering, chat(), trailers(status=500, usage=(100, 4000, 0)))
     assert pool.output.predict("m", "openai_chat", 100) == usual
+
+
+# ---- first tokens ----
+
+
+def observing(mark: object = None, **namespaces: dict[str, str]) -> bytes:
+    """The first message of an observer's stream."""
+    message = pb.ProcessingRequest(observability_mode=True, response_body=pb.HttpBody(body=b"data: {}"))
+    for name, values in namespaces.items():
+        message.metadata_context.filter_metadata[name].update(values)
+    if mark is not None:
+        message.metadata_context.filter_metadata["kvsteer"].update({"exchange": mark})
+    return message.SerializeToString()
+
+
+def observed(steering: Steering) -> tuple[Exchange, str]:
+    """A streamed exchange on its way, and the mark that Envoy keeps of it."""
+    steering.identity = ("gw-0", 77)
+    exchange = Exchange(steering)
+    exchange.receive(request_headers(), 1.0)
+    reply = answer(exchange.receive(request_body(chat("word " * 800, stream=True)), 1.0).data)
+    inner = reply.dynamic_metadata.fields
+    assert inner["envoy.lb"].struct_value.fields["x-gateway-destination-endpoint"].string_value
+    return exchange, inner["kvsteer"].struct_value.fields["exchange"].string_value
+
+
+def test_an_observers_stream_is_closed_at_once_and_its_first_token_ends_the_prompts_work() -> None:
+    steering = mind(1)
+    exchange, mark = observed(steering)
+    books = steering.pools[0].replicas[0].books
+    books.signalled = True
+    assert books.pending > 0
+    reply = Exchange(steering).receive(observing(mark), 1.5)
+    assert reply == (None, True)
+    assert books.pending == 0
+    assert exchange.ending is not None
+    assert exchange.ending.first_token == 1.5
+    exchange.end(2.0)
+    assert not steering.watched
+    assert steering.ledger.tokens == 0
+
+
+def test_only_the_first_piece_counts_and_what_comes_after_the_end_is_passed_over() -> None:
+    steering = mind(1)
+    exchange, mark = observed(steering)
+    for now in (1.5, 1.7):
+        Exchange(steering).receive(observing(mark), now)
+    exchange.end(2.0)
+    Exchange(steering).receive(observing(mark), 2.5)
+    assert exchange.ending is not None
+    assert exchange.ending.first_token == 1.5
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [None, "", "1", "1/77", "x/77/gw-0", "1/x/gw-0", "-1/77/gw-0", "9" * 30 + "/77/gw-0", "999/77/gw-0", 5],
+)
+def test_a_mark_that_is_none_of_ours_changes_nothing(mark: object) -> None:
+    steering = mind(1)
+    exchange, _ = observed(steering)
+    relayed = []
+    steering.relay = lambda gateway, key: relayed.append((gateway, key))
+    assert Exchange(steering).receive(observing(mark), 1.5) == (None, True)
+    assert exchange.ending is None
+    assert not relayed
+
+
+def test_another_gateways_first_token_is_relayed() -> None:
+    steering = mind(1)
+    observed(steering)
+    relayed = []
+    steering.relay = lambda gateway, key: relayed.append((gateway, key))
+    Exchange(steering).receive(observing("12/78/gw/1"), 1.5)
+    assert relayed == [(("gw/1", 78), 12)]
+
+
+def test_an_answer_that_is_not_streamed_has_no_mark_since_its_first_piece_is_its_last() -> None:
+    steering = mind(1)
+    steering.identity = ("gw-0", 77)
+    exchange = Exchange(steering)
+    exchange.receive(request_headers(), 1.0)
+    reply = answer(exchange.receive(request_body(chat()), 1.0).data)
+    assert "kvsteer" not in reply.dynamic_metadata.fields
