@@ -86,6 +86,9 @@ class Gateway:
         self._stopping = False
         self.intake = self._intake()
         self.sharing = self._sharing()
+        if settings.feedback.observer:
+            alone = self.gateway_id, secrets.randbits(62)
+            self.steering.identity = self.sharing.identity if self.sharing else alone
         self._collectors = {
             pool.name: self._collector(pool) for pool in settings.pools if pool.metrics.enabled
         }

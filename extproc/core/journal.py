@@ -111,6 +111,14 @@ class Troubled(Struct, array_like=True, gc=False):
     seconds: Amount
 
 
+class Relayed(Struct, array_like=True, gc=False):
+    """The first token of another gateway's exchange was seen here."""
+
+    gateway: Name
+    boot: Count
+    key: Count
+
+
 class Held(Struct, array_like=True, gc=False):
     """A request waits in its gateway for a replica."""
 
@@ -144,6 +152,7 @@ class Batch(Struct, array_like=True, kw_only=False, gc=False):
     sampled: Annotated[list[Sampled], _Rows] = []
     held: Annotated[list[Held], _Rows] = []
     troubled: Annotated[list[Troubled], _Rows] = []
+    relayed: Annotated[list[Relayed], _Rows] = []
 
 
 class Refused(ValueError):

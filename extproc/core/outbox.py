@@ -21,6 +21,7 @@ from extproc.core.journal import (
     Forgotten,
     Held,
     Placed,
+    Relayed,
     Running,
     Sampled,
     Table,
@@ -91,6 +92,7 @@ class Outbox:
         self._taken: list[tuple[Decision, Replica, list[Chain]]] = []  # in the last batch
         self._firsts: list[int] = []
         self._ended: list[int] = []
+        self._relayed: list[Relayed] = []
         self._sampled: dict[tuple[str, str], tuple[Pool, Replica, Sample | None, str, float]] = {}
         self._forgotten: list[tuple[Engine, bytes]] = []
         self._troubled: dict[Engine, float] = {}
@@ -105,7 +107,7 @@ class Outbox:
     def __len__(self) -> int:
         """News that wait."""
         rare = len(self._forgotten) + len(self._sampled) + len(self._held) + len(self._troubled)
-        return len(self._placed) + len(self._firsts) + len(self._ended) + rare
+        return len(self._placed) + len(self._firsts) + len(self._relayed) + len(self._ended) + rare
 
     # -- news ------------------------------------------------------------------------------------------
 
@@ -125,6 +127,14 @@ class Outbox:
             self._drop_ends()
         if self.idle:
             self._stir()
+
+    def relay(self, gateway: tuple[str, int], key: int) -> None:
+        """The first token of an exchange of another gateway, by name and start, was seen here."""
+        if len(self._relayed) >= _OTHERS:
+            self.dropped["other"] += 1
+            return
+        self._relayed.append(Relayed(*gateway, key))
+        self._stir()
 
     def ended(self, key: int) -> None:
         """An exchange is over."""
@@ -191,6 +201,7 @@ class Outbox:
         self._add_placed(batch, rows, now)
         batch.firsts, self._firsts = self._firsts[:_ROWS], self._firsts[_ROWS:]
         batch.ended, self._ended = self._ended[:_ROWS], self._ended[_ROWS:]
+        batch.relayed, self._relayed = self._relayed[:_ROWS], self._relayed[_ROWS:]
         batch.engines = list(rows)
         self.asks = False
         return batch

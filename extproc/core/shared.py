@@ -107,6 +107,8 @@ class Shared:
         self._me = me
         self._on_sample = on_sample
         self._on_failure = on_failure
+        #: Given the number of an exchange of this gateway whose first token another one saw.
+        self.on_first_token: Callable[[int], None] = lambda key: None
         self._charges = Charges(count(-1, -1), lambda engine: self._find(engine)[1])
         self._now = 0.0
         self._corrections: deque[_Forgotten] = deque(maxlen=_CORRECTIONS)
@@ -146,10 +148,24 @@ class Shared:
         if peer is not None:
             self._busy(batch, homes)
             self._fly(peer, batch, homes, made)
+            for row in batch.relayed:
+                self._first_token((row.gateway, row.boot), row.key)
             self._charges.settle()
             self._doubt(batch, homes, made)
         self._sample(batch, made)
         return True
+
+    def first_token(self, gateway: tuple[str, int], key: int, now: float) -> None:
+        """The first token of another gateway's exchange was seen here. Unknown ones are ignored."""
+        self._now = self._charges.now = now
+        self._first_token(gateway, key)
+        self._charges.settle()
+
+    def _first_token(self, gateway: tuple[str, int], key: int) -> None:
+        if gateway == self._me:
+            self.on_first_token(key)
+        elif gateway in self.peers:
+            self.peers[gateway].flights.first_tokens([key])
 
     def expire(self, now: float) -> list[str]:
         """Drop gateways that fell silent, with all they had; returns their names. Call it a few times a second."""

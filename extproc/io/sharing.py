@@ -44,6 +44,9 @@ class Sharing:
         gateway_id: who this is.
         on_sample: given a pool, an address and another gateway's sample.
         clock: seconds, monotonic.
+
+    Attributes:
+        identity: name and start of this gateway, as the others know it.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class Sharing:
         self._collects = {pool.name: self.leases.of(f"collector:{pool.name}") for pool in steering.pools}
         self._duties: dict[str, ScrapeDuty] = {}
         self.shared = Shared(steering.pools, (gateway_id, boot), self._heard)
+        self.shared.on_first_token = lambda key: steering.first_token(key, clock())
+        self.identity = gateway_id, boot
         self.counts = JournalCounts(gateway_id, boot)
         self.outbox = Outbox(gateway_id, boot, steering.pools, steering.ledger, lambda: self._writer.wake())
         stream_clock = StreamClock()
@@ -84,6 +89,7 @@ class Sharing:
         """Begin to tell and to listen. Returns at once: this gateway serves cold until the snapshot is loaded."""
         self._steering.ledger.listener = self.outbox
         self._steering.on_breaker = self.outbox.troubled
+        self._steering.relay = self._relay
         self.leases.start(self._tasks)
         self._tasks.start("journal out", self._writer.run)
         self._tasks.start("journal in", self._read)
@@ -92,7 +98,7 @@ class Sharing:
 
     async def stop(self) -> None:
         """Tell the others that this gateway leaves, and end."""
-        self._steering.ledger.listener = None
+        self._steering.ledger.listener = self._steering.relay = None
         self._steering.on_breaker = lambda _pool, _replica, _seconds: None
         self._writer.closing = self._reader.closing = True
         await self._tasks.close()
@@ -165,6 +171,11 @@ class Sharing:
         if not self.counts.refusals.get("snapshot"):
             _log.warning("a snapshot can't be read and is passed over; only the first is told", schema=schema)
         self.counts.refused("snapshot")
+
+    def _relay(self, gateway: tuple[str, int], key: int) -> None:
+        """The first token of another gateway's exchange was seen here."""
+        self.shared.first_token(gateway, key, self._clock())
+        self.outbox.relay(gateway, key)
 
     # -- tasks -----------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ SHAPES: dict[str, dict[str, Any]] = {
             "connect_timeout": "50ms",
         },
     },
+    "an observer": {"feedback": {"observer": True}},
+    "an observer alone": {"feedback": {"source": "off", "observer": True}},
     "a gateway id": {"gateway_id": "gw-1"},
     "1000 replicas": {"pools": [{"replicas": [f"10.1.{i // 250}.{i % 250}:8000" for i in range(1000)]}]},
 }

@@ -17,6 +17,7 @@ from extproc.core.journal import (
     Forgotten,
     Placed,
     Refused,
+    Relayed,
     Running,
     Table,
     decode,
@@ -528,3 +529,31 @@ def test_two_gateways_see_each_other_through_their_batches() -> None:
         mine = told.pool.get(address)
         assert mine is not None
         assert books(shared, address) == (mine.books.requests, mine.books.tokens)
+
+
+# ---- first tokens that another gateway saw ----
+
+
+def test_a_first_token_that_a_third_gateway_saw_ends_the_prompts_work_here() -> None:
+    chat = pool()
+    seen = view(chat)
+    seen.hear(say(0, placed=[placed(5)]), (1, 0), 0.0)
+    assert chat.replicas[0].books.pending == 50.0
+    third = Batch("third", 8, 0, relayed=[Relayed("other", 7, 5)])
+    seen.hear(decode(encode(third)), (2, 0), 0.0)
+    assert chat.replicas[0].books.pending == 0.0
+
+
+def test_ones_own_first_token_comes_back_by_whoever_saw_it() -> None:
+    seen, mine = view(), []
+    seen.on_first_token = mine.append
+    relayed = [Relayed("me", 1, 5), Relayed("me", 2, 6), Relayed("nobody", 1, 7)]
+    seen.hear(Batch("other", 7, 0, relayed=relayed), (1, 0), 0.0)
+    assert mine == [5]
+
+
+def test_what_was_seen_for_others_is_told_once() -> None:
+    box = Outbox("me", 1, [pool()], Ledger(), lambda: None)
+    box.relay(("other", 7), 5)
+    assert box.batch(0.0).relayed == [Relayed("other", 7, 5)]
+    assert box.batch(0.0).relayed == []
