@@ -4,9 +4,9 @@ Every lesson is optional: an ending that says nothing teaches nothing, and what 
 believed (core/usage/record.py, core/truth.py, core/ratios.py, core/output.py).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from extproc.core.ending import CLIENT, Ending
+from extproc.core.ending import CLIENT, UPSTREAM, Ending
 from extproc.core.index import PrefixIndex
 from extproc.core.output import OutputLengths
 from extproc.core.ratios import Ratios
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from extproc.core.decide import Decision
     from extproc.core.fleet import Replica
     from extproc.core.prompt import Prompt
+
+#: Status from which on an answer is an error.
+_ERROR: Final = 400
 
 
 class Feedback:
@@ -60,6 +63,8 @@ class Feedback:
             return
         if ending is not None and ending.served and ending.served != replica.address:
             self._served_elsewhere(decision, ending.served, now)
+        elif ending is not None and _never_computed(ending):
+            self.truth.void(decision.key)
         elif usage is not None:
             self.truth.observe(decision.key, usage.input, usage.cached, now)
         else:
@@ -82,3 +87,9 @@ class Feedback:
         if usage.output is not None and prompt.kind == "generate" and not cut:
             each = usage.output / prompt.n
             self._output.observe(prompt.model, prompt.dialect, decision.tokens, each, prompt.max_output)
+
+
+def _never_computed(ending: Ending) -> bool:
+    """Whether the replica refused or failed before the prompt was in its cache, as far as that can be told."""
+    refused = ending.status is not None and ending.status >= _ERROR
+    return ending.first_token is None and (refused or ending.by == UPSTREAM)

@@ -234,16 +234,14 @@ class PrefixIndex:
         slot, mine = self._slots.get(number), _EPOCHS << (_BITS * number)
         if slot is None:
             return
-        wanted = {key for key in hashes if self._held.get(key, 0) & mine}
-        for epoch in range(1, _EPOCHS + 1):
-            keep_hashes, keep_weights = array("Q"), array("H")
-            drop_hashes, drop_weights = array("Q"), array("H")
-            for key, weight in zip(slot.hashes[epoch], slot.weights[epoch], strict=True):
-                (drop_hashes if key in wanted else keep_hashes).append(key)
-                (drop_weights if key in wanted else keep_weights).append(weight)
-            if drop_hashes:
-                self._drop(number, slot, epoch, drop_hashes, drop_weights)
-                slot.hashes[epoch], slot.weights[epoch] = keep_hashes, keep_weights
+        shift = _BITS * number
+        found: dict[int, set[int]] = {}  # epoch -> hashes that were used in it last
+        for key in hashes:
+            epoch = (self._held.get(key, 0) & mine) >> shift
+            if epoch:
+                found.setdefault(epoch, set()).add(key)
+        for epoch, wanted in found.items():
+            self._drop(number, slot, epoch, *_take_out(slot.hashes[epoch], slot.weights[epoch], wanted))
 
     # -- copies ----------------------------------------------------------------------------------------
 
@@ -375,6 +373,24 @@ def _runs(found: list[int | None]) -> list[tuple[int, int, int]]:
         runs.append((start, stop, before or 0))
         start = stop
     return runs
+
+
+def _take_out(
+    hashes: "array[int]", weights: "array[int]", wanted: set[int]
+) -> tuple["array[int]", "array[int]"]:
+    """Remove these hashes from an epoch, and return them with their weights.
+
+    From its end, since what is taken back was mostly believed a moment ago.
+    """
+    gone, their_weights, at = array("Q"), array("H"), len(hashes)
+    left = set(wanted)
+    while left and at:
+        at -= 1
+        if hashes[at] in left:
+            left.discard(hashes[at])
+            gone.append(hashes.pop(at))
+            their_weights.append(weights.pop(at))
+    return gone, their_weights
 
 
 def _weights(ends: list[int], start: int, stop: int) -> list[int]:

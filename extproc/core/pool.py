@@ -11,7 +11,7 @@ from extproc.core.index import PrefixIndex
 from extproc.core.lifecycle import GONE, QUIESCING
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
-from extproc.core.prompt import BYTES_PER_TOKEN_ID, TOKENS_PER_BYTE, Chain, Prompt
+from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
 from extproc.core.ratios import Ratios
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
@@ -233,10 +233,8 @@ class Pool:
 
     def tokens_per_byte(self, prompt: Prompt) -> float:
         """Tokens a byte of this prompt makes, what its template adds included, by what was learned of its model."""
-        if prompt.token_ids:
-            return 1.0 / BYTES_PER_TOKEN_ID
         ratio, template = self.ratios.line(prompt.model, prompt.script)
-        return ratio + template / prompt.size if template and prompt.size else ratio
+        return prompt.tokens_per_byte(ratio + template / prompt.size if prompt.size else ratio)
 
     def _capacity(self, kv_tokens: int) -> int:
         """Bytes of prompt that fit into a KV cache of so many tokens, at the starting ratio."""

@@ -67,6 +67,10 @@ class Prompt:
     #: Images, clips and files in it, of which bytes say nothing.
     media: int = 0
 
+    def tokens_per_byte(self, ratio: float) -> float:
+        """Tokens for a byte of this prompt: exact for token ids, else the model's learned `ratio`."""
+        return 1.0 / BYTES_PER_TOKEN_ID if self.token_ids else ratio
+
     @property
     def is_text(self) -> bool:
         """Whether its bytes are all text, so that its tokens say how many a byte makes."""

@@ -23,7 +23,7 @@ class World:
 
     def exchange(self, request_id: str = "id-1", *, told: bool = False, now: float = 1.0) -> Exchange:
         exchange = Exchange(self.steering)
-        exchange.receive(request_headers(**{"x_request_id": request_id}), now)
+        exchange.receive(request_headers(x_request_id=request_id), now)
         exchange.receive(request_body(chat()), now)
         if told:
             message = trailers(served=replica(exchange), usage=(100, 7, 64))
