@@ -35,6 +35,7 @@ from extproc.core.shared import Shared
 from extproc.demo.stack import StackSettings
 
 _GATEWAYS = 4
+_REPLICAS = 16
 #: Seconds at the start that don't count.
 _WARM = 2.0
 _MOST_P50, _MOST_P99 = 0.025, 0.080
@@ -44,7 +45,7 @@ class Live(Played):
     """The stack, with probes in its gateways."""
 
     def __init__(self) -> None:
-        super().__init__(StackSettings(gateways=_GATEWAYS))
+        super().__init__(StackSettings(gateways=_GATEWAYS, replicas=_REPLICAS))
 
     def start_gateway(self, number: int) -> None:
         """A gateway that notes what it tells and hears."""

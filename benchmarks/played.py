@@ -15,7 +15,6 @@ from extproc.demo.processes import answers, free_port, program
 from extproc.demo.stack import Stack, StackSettings
 from extproc.envoyconfig import bootstrap
 
-_REPLICAS = 16
 _CONNECTIONS = 48
 _BYTES = 2048
 
@@ -29,7 +28,7 @@ class Played(Stack):
 
     def start_engines(self) -> None:
         """Addresses only; Envoy is behind all of them."""
-        self.replicas = [f"127.0.0.{number + 1}:{self.upstream}" for number in range(_REPLICAS)]
+        self.replicas = [f"127.0.0.{number + 1}:{self.upstream}" for number in range(self.settings.replicas)]
 
     def start_envoy(self) -> None:
         """The generated bootstrap, and a listener that plays the replicas."""

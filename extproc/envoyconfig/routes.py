@@ -1,11 +1,11 @@
-"""Envoy's routes: one for each pool, chosen by a header only the gateway can set."""
+"""Envoy's routes: one for each pool, chosen by a header only the gateway can set; without it by the client's."""
 
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.envoyconfig.names import POOL_HEADER, Tree, pool_cluster
 
 
 def route_config(settings: GatewaySettings) -> Tree:
-    """The route table. The first pool takes what the gateway did not route, also while it is dead."""
+    """The route table. The first pool takes what neither the gateway nor `envoy.model_header` routes."""
     host: Tree = {
         "name": "llm",
         "domains": ["*"],
@@ -19,16 +19,36 @@ def route_config(settings: GatewaySettings) -> Tree:
 
 
 def _routes(settings: GatewaySettings) -> list[Tree]:
+    """By the gateway's word, then by the client's if it may name its model, else the first pool."""
     first, *others = settings.pools
-    chosen = [
-        {"match": {"prefix": "/", "headers": [_is_pool(pool)]}, "route": _action(settings, pool)}
-        for pool in others
+    header = settings.envoy.model_header if others else ""
+    by_gateway = settings.pools if header else others
+    told = [_route(settings, pool, _is(POOL_HEADER, pool.name)) for pool in by_gateway]
+    return [*told, *(_by_model(settings, header) if header else []), _route(settings, first)]
+
+
+def _by_model(settings: GatewaySettings, header: str) -> list[Tree]:
+    """As the gateway would: the pool that declares the model, else the first that declares none."""
+    exact = [
+        _route(settings, pool, _is(header, model))
+        for pool in settings.pools
+        for model in sorted(set(pool.models))
     ]
-    return [*chosen, {"match": {"prefix": "/"}, "route": _action(settings, first)}]
+    rest = [
+        _route(settings, pool, {"name": header, "present_match": True})
+        for pool in settings.pools
+        if not pool.models
+    ]
+    return [*exact, *rest[:1]]
 
 
-def _is_pool(pool: PoolSettings) -> Tree:
-    return {"name": POOL_HEADER, "string_match": {"exact": pool.name}}
+def _route(settings: GatewaySettings, pool: PoolSettings, header: Tree | None = None) -> Tree:
+    match: Tree = {"prefix": "/", **({"headers": [header]} if header else {})}
+    return {"match": match, "route": _action(settings, pool)}
+
+
+def _is(header: str, value: str) -> Tree:
+    return {"name": header, "string_match": {"exact": value}}
 
 
 def _action(settings: GatewaySettings, pool: PoolSettings) -> Tree:

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from extproc.addresses import parse_address
 from extproc.quantities import Address, Duration, Whole
-from extproc.settings.base import Settings
+from extproc.settings.base import Settings, form
 
 
 class EnvoySettings(Settings):
@@ -22,6 +22,15 @@ class EnvoySettings(Settings):
     )
     fallback: Literal["least_request", "round_robin", "random"] = Field(
         default="least_request", description="Envoy's own balancing while no gateway answers"
+    )
+    model_header: str = Field(
+        default="",
+        pattern=r"^(|[a-z0-9][a-z0-9-]{0,63})$",
+        json_schema_extra=form("a header's name in lower case, or nothing"),
+        description=(
+            "request header in which clients name their model, such as x-model: chooses the pool while no gateway "
+            "answers; empty for none"
+        ),
     )
     message_timeout: Duration = Field(
         default=1.0, ge=0.05, le=60, description="longest wait for one answer of the gateway"
@@ -55,6 +64,13 @@ class EnvoySettings(Settings):
         if not parse_address(address).is_ip:
             raise ValueError("is a host name; Envoy listens on IP addresses, such as 127.0.0.1 or 0.0.0.0")
         return address
+
+    @field_validator("model_header")
+    @classmethod
+    def _is_the_clients(cls, name: str) -> str:
+        if name.startswith(("x-gateway-", "x-kvsteer-", "x-envoy-")):
+            raise ValueError("is a header that clients can't send; name another, such as x-model")
+        return name
 
     @field_validator("gateways")
     @classmethod

@@ -14,7 +14,7 @@ CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Envoy, list[str]]]:
-    tree = {"limits": {"body": "64KiB"}, "envoy": {"idle_timeout": "1s"}}
+    tree = {"limits": {"body": "64KiB"}, "envoy": {"idle_timeout": "1s", "model_header": "x-model"}}
     with replicas(2) as addresses:
         pools = [
             {"name": "first", "models": ["m"], "replicas": addresses[:1]},
@@ -34,6 +34,16 @@ def test_a_request_without_a_body_is_answered(running: tuple[Envoy, list[str]]) 
     started, (first, _) = running
     status, _, headers = started.request("GET", "/v1/models")
     assert (status, headers["x-kvsteer-replica"]) == (200, first)
+
+
+@pytest.mark.parametrize("model", ["n", "m", "unknown"])
+def test_a_model_that_is_named_in_a_header_goes_to_its_own_pool(
+    running: tuple[Envoy, list[str]], model: str
+) -> None:
+    started, (first, other) = running
+    status, body, headers = started.request("POST", "/v1/chat/completions", CHAT, {"x-model": model})
+    assert (status, headers["x-kvsteer-replica"]) == (200, other if model == "n" else first)
+    assert json.loads(body)["x-model"] == model
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

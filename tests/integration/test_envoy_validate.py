@@ -23,6 +23,13 @@ SHAPES: dict[str, dict[str, Any]] = {
             {"name": "123", "replicas": ["10.0.0.3:8000"]},
         ]
     },
+    "two pools and a header with the model": {
+        "pools": [
+            {"name": "chat", "models": ["org/llama-3.1:8b"], "replicas": ["10.0.0.1:8000"]},
+            {"name": "rest", "replicas": ["10.0.0.2:8000"]},
+        ],
+        "envoy": {"model_header": "x-model"},
+    },
     "IPv6 everywhere": {
         "pools": [{"replicas": ["[fd00::1]:8000", "[fd00::2]:8000"]}],
         "grpc": {"address": "[::]:50051"},

@@ -26,7 +26,7 @@ pools:
 """
 
 
-def settings(text: str = ONE_POOL, **groups: dict[str, Any]) -> GatewaySettings:
+def settings(text: str = ONE_POOL, **groups: Any) -> GatewaySettings:
     return parse(text + yaml.safe_dump(groups) if groups else text, "test.yaml")
 
 
@@ -196,6 +196,41 @@ def test_several_pools_are_told_by_the_gateways_header_and_the_first_takes_the_r
     }
 
 
+def test_a_header_with_the_model_chooses_the_pool_after_the_gateways_word() -> None:
+    pools = [
+        {"name": "chat", "models": ["llama", "llama-8b"], "replicas": ["10.0.0.1:8000"]},
+        {"name": "n", "models": ["qwen"], "replicas": ["10.0.0.2:8000"]},
+        {"name": "rest", "replicas": ["10.0.0.3:8000"]},
+    ]
+    routes = virtual_host(settings("", pools=pools, envoy={"model_header": "x-model"}))["routes"]
+
+    def told(header: str, value: str, pool: str) -> tuple[Any, str]:
+        return [{"name": header, "string_match": {"exact": value}}], f"kvsteer_pool_{pool}"
+
+    assert [(route["match"].get("headers"), route["route"]["cluster"]) for route in routes] == [
+        told("x-gateway-pool", "chat", "chat"),
+        told("x-gateway-pool", "n", "n"),
+        told("x-gateway-pool", "rest", "rest"),
+        told("x-model", "llama", "chat"),
+        told("x-model", "llama-8b", "chat"),
+        told("x-model", "qwen", "n"),
+        ([{"name": "x-model", "present_match": True}], "kvsteer_pool_rest"),
+        (None, "kvsteer_pool_chat"),
+    ]
+
+
+def test_with_one_pool_a_header_with_the_model_chooses_nothing() -> None:
+    assert len(virtual_host(settings(envoy={"model_header": "x-model"}))["routes"]) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["x-gateway-model", "x-kvsteer-model", "x-envoy-model", "X-Model", ":path", "a b"]
+)
+def test_a_header_that_clients_can_not_send_is_refused_for_the_model(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"envoy\.model_header"):
+        settings(envoy={"model_header": name})
+
+
 def test_a_response_may_take_as_long_as_it_is_not_silent() -> None:
     of = settings(envoy={"idle_timeout": "90s"})
     assert virtual_host(of)["routes"][0]["route"]["timeout"] == "0s"
@@ -257,6 +292,7 @@ CHANGED: dict[str, Any] = {
     "gateways": ["10.0.0.9:50051", "gateway-2:50051"],
     "eds_dir": "/etc/envoy/eds",
     "fallback": "random",
+    "model_header": "x-model",
     "message_timeout": "2s",
     "idle_timeout": "30s",
     "connect_timeout": "2s",
@@ -272,7 +308,8 @@ def test_every_setting_of_envoy_is_tried() -> None:
 
 @pytest.mark.parametrize("name", sorted(CHANGED))
 def test_every_setting_of_envoy_has_an_effect(name: str) -> None:
-    assert bootstrap(settings(envoy={name: CHANGED[name]})) != bootstrap(settings())
+    changed = settings(THREE_POOLS, envoy={name: CHANGED[name]})
+    assert bootstrap(changed) != bootstrap(settings(THREE_POOLS))
 
 
 @pytest.mark.parametrize(
