@@ -89,6 +89,10 @@ async def test_a_redis_that_drops_keys_is_used_and_told_of(tmp_path: Path) -> No
         assert made.up
         assert made.degraded
         assert "allkeys-lru" in made.why
+        with redis.Redis(port=port) as root:
+            root.config_set("maxmemory-policy", "noeviction")
+        await made.beat()
+        assert not made.degraded, "that it was mended is seen at the next beat"
         await made.close()
 
 
