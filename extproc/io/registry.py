@@ -104,7 +104,7 @@ class Registry:
         return found
 
     async def _checked(self) -> str:
-        """What is unsafe about this Redis: asked at first, now and then, when it is back, while there is something."""
+        """What is unsafe about this Redis: asked at first, now and then, when it is back, and until it is mended."""
         self._beats += 1
         if self.up and not self.why and self._beats % _CHECK_BEATS:
             return self.why
