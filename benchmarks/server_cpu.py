@@ -9,7 +9,6 @@ included, so that nothing else takes the two cores.
 
 import argparse
 import asyncio
-import copy
 import json
 import os
 import random
@@ -41,6 +40,8 @@ _METRICS = "".join(
     ]
 )
 _TYPE = "type.googleapis.com/envoy.extensions.filters"
+#: What an Envoy tells of which the no-op knows nothing.
+_OFF: dict[str, Any] = {"feedback": {"source": "off"}}
 _ANSWER = json.dumps({"choices": [{"message": {"content": "yes"}}], "usage": {"prompt_tokens": 1}})
 
 
@@ -67,31 +68,41 @@ def payloads(size: int, count: int = 300, path: str = "/v1/chat/completions") ->
 
 
 class Bench:
-    """Envoy with a listener for each server, and the servers."""
+    """Envoy with a listener for each server, and the servers.
 
-    def __init__(self, folder: Path, replicas: int) -> None:
+    Args:
+        folder: for files.
+        replicas: how many addresses Envoy plays.
+        gateways: name -> settings of the configuration that this gateway has beside the common ones.
+        noop: whether a no-op server runs too; it knows the messages of a request only (`feedback.source: off`).
+    """
+
+    def __init__(
+        self, folder: Path, replicas: int, gateways: dict[str, dict[str, Any]], *, noop: bool = True
+    ) -> None:
         self.folder = folder
         self.upstream, self.admin = free_port(), free_port()
-        self.listeners = {"noop": free_port(), "gateway": free_port()}
-        self.servers = {"noop": free_port(), "gateway": free_port()}
+        self.gateways = gateways
+        names = [*(["noop"] if noop else []), *gateways]
+        self.listeners = {name: free_port() for name in names}
+        self.servers = {name: free_port() for name in names}
         self.replicas = [f"127.0.0.{i + 1}:{self.upstream}" for i in range(replicas)]
         self.children: list[Child] = []
 
     def start(self) -> dict[str, Child]:
         """Start everything; returns the servers by name."""
-        path = self.folder / "kvsteer.yaml"
-        path.write_text(yaml.safe_dump(self.settings()))
         envoy = self.folder / "envoy.yaml"
         envoy.write_text(yaml.safe_dump(self.envoy()))
         argv = [program("envoy") or "envoy", "-c", str(envoy), "--concurrency", "1", "--use-dynamic-base-id"]
-        self._child("envoy", [*argv, "--log-level", "error"], self.listeners["noop"])
-        python = sys.executable
-        noop = [python, "-m", "benchmarks.noop_server", str(self.servers["noop"])]
-        gateway = [python, "-m", "extproc", "serve", "-c", str(path)]
-        return {
-            "noop": self._child("noop", noop, self.servers["noop"]),
-            "gateway": self._child("gateway", gateway, self.servers["gateway"]),
-        }
+        self._child("envoy", [*argv, "--log-level", "error"], next(iter(self.listeners.values())))
+        return {name: self._child(name, self._command(name), port) for name, port in self.servers.items()}
+
+    def _command(self, name: str) -> list[str]:
+        if name == "noop":
+            return [sys.executable, "-m", "benchmarks.noop_server", str(self.servers[name])]
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(self.settings(name)))
+        return [sys.executable, "-m", "extproc", "serve", "-c", str(path)]
 
     def _child(self, name: str, argv: list[str], port: int) -> Child:
         child = Child(name, argv, self.folder)
@@ -99,30 +110,28 @@ class Bench:
         child.wait_until(lambda: answers(port), 20)
         return child
 
-    def settings(self) -> dict[str, Any]:
-        """kvsteer.yaml."""
+    def settings(self, name: str) -> dict[str, Any]:
+        """kvsteer.yaml of a gateway, or what Envoy is to believe of the no-op."""
         return {
-            "grpc": {"address": f"127.0.0.1:{self.servers['gateway']}"},
+            "grpc": {"address": f"127.0.0.1:{self.servers[name]}"},
             "admin": {"address": f"127.0.0.1:{free_port()}"},
             "pools": [{"name": "bench", "engine": "vllm", "replicas": self.replicas}],
-            "envoy": {"listen": f"127.0.0.1:{self.listeners['gateway']}", "admin": f"127.0.0.1:{self.admin}"},
+            "envoy": {"listen": f"127.0.0.1:{self.listeners[name]}", "admin": f"127.0.0.1:{self.admin}"},
+            **self.gateways.get(name, _OFF),
         }
 
     def envoy(self) -> dict[str, Any]:
-        """The generated bootstrap, a second time over for the no-op, and replicas that Envoy itself plays."""
-        tree = bootstrap(parse(yaml.safe_dump(self.settings()), "bench"))
-        static = tree["static_resources"]
-        gateway_name = static["clusters"][-1]["name"]
-        twin = json.loads(json.dumps(static["listeners"][0]).replace(gateway_name, "noop"))
-        twin["name"] = "noop"
-        twin["address"]["socket_address"]["port_value"] = self.listeners["noop"]
-        cluster = copy.deepcopy(static["clusters"][-1])
-        cluster["name"] = cluster["load_assignment"]["cluster_name"] = "noop"
-        endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
-        endpoint["address"]["socket_address"]["port_value"] = self.servers["noop"]
-        static["clusters"].append(cluster)
-        static["listeners"] += [twin, upstream(self.upstream)]
-        return tree
+        """The generated bootstrap, once for each server with names of its own, and replicas that Envoy plays."""
+        whole: dict[str, Any] = {}
+        for name in self.servers:
+            tree = bootstrap(parse(yaml.safe_dump(self.settings(name)), "bench"))
+            tree = json.loads(json.dumps(tree).replace("kvsteer_", f"{name}_"))
+            tree["static_resources"]["listeners"][0]["name"] = name
+            whole = whole or {**tree, "static_resources": {"listeners": [], "clusters": []}}
+            for kind in ("listeners", "clusters"):
+                whole["static_resources"][kind] += tree["static_resources"][kind]
+        whole["static_resources"]["listeners"].append(upstream(self.upstream))
+        return whole
 
 
 def upstream(port: int) -> dict[str, Any]:
@@ -179,7 +188,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="fail when the ratio is above this")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), args.replicas)
+        bench = Bench(Path(folder), args.replicas, {"gateway": _OFF})
         try:
             servers = bench.start()
             figures = measure(bench, servers, payloads(args.bytes), args.requests, args.rounds)

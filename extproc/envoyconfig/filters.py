@@ -14,7 +14,7 @@ from extproc.envoyconfig.names import (
 #: Headers the gateway may set or remove, in requests and in its own answers; Envoy drops any other.
 #: Short, since Envoy refuses expressions whose RE2 program has more than 100 steps.
 _MUTABLE = (
-    "x-(gateway|kvsteer|ratelimit)-.*",
+    "x-(gateway|kvsteer|ratelimit|mirror)-.*",
     "x-should-retry",
     "content-(length|type|encoding)",
     "retry-after",
@@ -78,6 +78,7 @@ def _observer(envoy: EnvoySettings) -> Tree:
         grpc_service=_grpc_service(),
         failure_mode_allow=True,  # else a dead gateway costs clients a 500, although nothing waits for it
         observability_mode=True,
+        allow_content_length_header=True,  # else answers of known length become chunked
         message_timeout=seconds(envoy.message_timeout),
         processing_mode={
             "request_header_mode": "SKIP",

@@ -1,6 +1,7 @@
 """Nothing a client sends steers: not with a body nor without, not with the gateway alive nor dead."""
 
 import signal
+import urllib.request
 
 import aiohttp
 import pytest
@@ -73,3 +74,12 @@ async def test_requests_without_a_body_are_steered(stack: Stack, path: str) -> N
     async with aiohttp.ClientSession() as session, session.get(f"{stack.url}{path}") as answer:
         assert answer.status == 200
         assert answer.headers["x-kvsteer-replica"] in stack.replicas
+
+
+def test_envoy_lets_the_gateway_change_every_header_that_it_changes(stack: Stack) -> None:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{stack.envoy_admin}/stats?filter=ext_proc", timeout=5
+    ) as told:
+        counts = dict(line.split(": ") for line in told.read().decode().splitlines())
+    assert counts["http.llm.ext_proc.rejected_header_mutations"] == "0", counts
+    assert int(counts["http.llm.ext_proc.stream_msgs_received"]) > 0
