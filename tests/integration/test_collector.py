@@ -111,6 +111,16 @@ async def test_the_scrapes_of_many_replicas_are_spread_over_the_interval():
     assert max(first) - min(first) > 0.25
 
 
+async def test_four_replicas_share_each_moment_and_moments_leave_no_wide_gap():
+    """16 replicas, 1 s: four moments, a golden ratio of a second apart, so at 0, 0.618, 0.236 and 0.854 of one."""
+    scraping = collector(Record(), Scraping(interval=1.0))
+    times = [scraping.moment() for _ in range(16)]
+    groups = [times[i : i + 4] for i in range(0, 16, 4)]
+    assert all(len(set(group)) == 1 for group in groups)
+    after = [round((group[0] - times[0]) % 1.0, 3) for group in groups]
+    assert after == [0.0, 0.618, 0.236, 0.854]
+
+
 async def test_a_dead_replica_is_asked_ever_less_often_and_is_back_at_its_interval_at_once():
     """Interval 50 ms: after 7 failures the waits are 1.6 to 3.2 s, and after one good answer 50 ms again."""
     record = Record()
