@@ -27,6 +27,7 @@ from extproc.core.steering import Steering
 from extproc.errors import TooLarge, Unreadable
 from extproc.pb import ext_proc_pb2 as pb
 
+#: In the order in which an exchange goes through them.
 START, BODY, DECIDED, OVER = range(4)
 
 _BUFFERED = pb.ProcessingMode.BUFFERED
@@ -57,6 +58,7 @@ _READ = frozenset({":path", "content-encoding", "x-request-id"})
 
 _SILENCE = Reply(None)
 _CLOSE = Reply(None, close=True)
+_GO_ON = Reply(replies.continue_headers(()))
 _NEUTRAL = {
     "response_headers": Reply(replies.CONTINUE_RESPONSE_HEADERS),
     "response_body": Reply(replies.CONTINUE_RESPONSE_BODY),
@@ -97,7 +99,7 @@ class Exchange:
     def __init__(self, steering: Steering) -> None:
         self._steering = steering
         self._key = steering.new_key()
-        self._owned: list[str] = []
+        self._owned: tuple[str, ...] = ()
         self._path = ""
         self._encoding = ""
         self.state = START
@@ -145,20 +147,22 @@ class Exchange:
         self.ending.first_token = now
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
-        self._read_headers(message.request_headers.headers)
-        if message.request_headers.end_of_stream:
+        told = message.request_headers
+        self._read_headers(told.headers)
+        if told.end_of_stream:
             return self._decide(None, now, NO_BODY)
         # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
         if message.HasField("protocol_config") and message.protocol_config.request_body_mode != _BUFFERED:
             return self._leave(OTHER_MODE)
         self.state = BODY
-        return Reply(replies.continue_headers(self._owned))
+        return Reply(replies.continue_headers(self._owned)) if self._owned else _GO_ON
 
     def _read_headers(self, header_map: pb.HeaderMap) -> None:
         for header in header_map.headers:
             name = header.key
             if name in _READ:
-                text = _text(header)
+                value = header.raw_value
+                text = value.decode("utf-8", "replace") if value else header.value
                 if name == ":path":
                     self._path = text
                 elif name == "content-encoding":
@@ -166,7 +170,7 @@ class Exchange:
                 else:
                     self.request_id = headers.plain_id(text) or ""
             elif name.startswith("x-") and headers.is_owned(name):
-                self._owned.append(name)
+                self._owned += (name,)
         if not self.request_id:
             self.request_id = f"kvsteer-{self._key}"
 
@@ -219,10 +223,6 @@ class Exchange:
         self.state = OVER
         self.outcome = outcome
         return _CLOSE
-
-
-def _text(header: pb.HeaderValue) -> str:
-    return header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
 
 
 #: What can't be read because it is no prompt at all: the engine refuses it, so it costs no prompt work.

@@ -69,12 +69,11 @@ def steer(
             _kept.clear()
         fixed = _kept[key] = _fixed_part(destination, pool, at_headers=at_headers)
     # Parsers merge a submessage that comes twice (protobuf's wire rules), so what varies is simply appended:
-    # a fifth of the time that building the whole message takes.
+    # an eighth of the time that building the whole message takes.
     varying = b"".join([_set_header(name, value) for name, value in headers])
     if at_headers and owned:
         varying += b"".join([_field(b"\x12", name.encode()) for name in owned])
-    common = _field(b"\x0a", _field(b"\x12", varying))  # response { header_mutation { ... } }
-    return fixed + _field(b"\x0a" if at_headers else b"\x1a", common) + (_marked(mark) if mark else b"")
+    return fixed + _mutation_start(at_headers, len(varying)) + varying + (_marked(mark) if mark else b"")
 
 
 def _fixed_part(destination: str, pool: str, *, at_headers: bool) -> bytes:
@@ -102,33 +101,42 @@ def _marked(mark: str) -> bytes:
     return _field(b"\x42", _field(b"\x0a", outer))
 
 
-@lru_cache(maxsize=64)
-def _key_field(name: str) -> bytes:
-    return _field(b"\x0a", name.encode()) + b"\x1a"
-
-
 def _set_header(name: str, value: str) -> bytes:
     """`set_headers { header { key raw_value } append_action: OVERWRITE_IF_EXISTS_OR_ADD }` on the wire."""
     data = value.encode()
-    header = _key_field(name) + _LENGTH[len(data)] + data
-    return _field(b"\x0a", b"\x0a" + _LENGTH[len(header)] + header + b"\x18\x02")
+    return _header_start(name, len(data)) + data + b"\x18\x02"
 
 
-#: Lengths below 128 as varints; header values of ours are at most 128 characters, names at most 32.
-_LENGTH = [bytes((size,)) if size < 0x80 else bytes((size & 0x7F | 0x80, size >> 7)) for size in range(256)]
+@lru_cache(maxsize=4096)
+def _header_start(name: str, size: int) -> bytes:
+    """All of `set_headers` that comes before a value of so many bytes."""
+    header = _field(b"\x0a", name.encode()) + b"\x1a" + _varint(size)
+    whole = b"\x0a" + _varint(len(header) + size) + header
+    return b"\x0a" + _varint(len(whole) + size + 2) + whole  # 2: the append_action behind the value
+
+
+@lru_cache(maxsize=4096)
+def _mutation_start(at_headers: bool, size: int) -> bytes:
+    """All of `response { header_mutation { ... } }`, in its place, that comes before so many bytes of mutation."""
+    mutation = b"\x12" + _varint(size)
+    common = b"\x0a" + _varint(len(mutation) + size) + mutation
+    return (b"\x0a" if at_headers else b"\x1a") + _varint(len(common) + size) + common
 
 
 def _field(tag: bytes, data: bytes) -> bytes:
     """A length-delimited field: tag, length as a varint, bytes."""
-    size = len(data)
-    if size < 256:
-        return tag + _LENGTH[size] + data
+    return tag + _varint(len(data)) + data
+
+
+@lru_cache(maxsize=4096)
+def _varint(size: int) -> bytes:
+    """A length as protobuf writes it: seven bits a byte, the lowest first."""
     length = bytearray()
     while size >= 0x80:
         length.append(size & 0x7F | 0x80)
         size >>= 7
     length.append(size)
-    return tag + bytes(length) + data
+    return bytes(length)
 
 
 def refuse(status: int, message: str, kind: str, code: str, *, retry_after: int | None = None) -> bytes:

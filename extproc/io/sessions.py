@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from extproc.core.exchange import DECIDED, OVER, Exchange, Reply
+from extproc.core.exchange import DECIDED, Exchange
 from extproc.core.steering import Steering
 
 
@@ -39,15 +39,15 @@ class ExchangeSession:
         exchange = self._exchange
         began = self._clock()
         try:
-            reply: Reply = exchange.receive(data, began)
+            answer, close = exchange.receive(data, began)
         except Exception as error:  # a fault of ours must not cost the client its request
             self._settled = True
             self._watcher.failed(exchange, error)
             return None, True, True
-        if not self._settled and exchange.state in (DECIDED, OVER):
+        if not self._settled and exchange.state >= DECIDED:
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
-        return reply.data, reply.close, self._settled
+        return answer, close, self._settled
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""
