@@ -34,9 +34,12 @@ _OLD_QUERIES = "vllm:gpu_prefix_cache_queries_total"
 _PROMPT = ("vllm:prompt_tokens_total", "vllm:prompt_tokens")
 _GENERATED = ("vllm:generation_tokens_total", "vllm:generation_tokens")
 _TTFT = "vllm:time_to_first_token_seconds"
+_TTFT_SUM, _TTFT_COUNT = f"{_TTFT}_sum", f"{_TTFT}_count"
 #: Both are observed at every token; the second is the older name, gone with 0.16.
 _TPOT = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
+_TPOT_SUM, _TPOT_COUNT = (tuple(f"{name}_{end}" for name in _TPOT) for end in ("sum", "count"))
 _PREFILL = "vllm:request_prefill_time_seconds"
+_PREFILL_SUM, _PREFILL_COUNT = f"{_PREFILL}_sum", f"{_PREFILL}_count"
 _CACHE = "vllm:cache_config_info"
 _ADAPTERS = "vllm:lora_requests_info"
 _SLEEP = "vllm:engine_sleep_state"
@@ -53,7 +56,7 @@ class Vllm:
     wanted = (
         *(_RUNNING, _WAITING, _SWAPPED, *_KV_USED),
         *(*_HITS, *_QUERIES, _OLD_HITS, _OLD_QUERIES, *_PROMPT, *_GENERATED),
-        *(f"{name}_{end}" for name in (_TTFT, *_TPOT, _PREFILL) for end in ("sum", "count")),
+        *(_TTFT_SUM, _TTFT_COUNT, *_TPOT_SUM, *_TPOT_COUNT, _PREFILL_SUM, _PREFILL_COUNT),
         *(_CACHE, _ADAPTERS, _SLEEP, _STARTED),
     )
 
@@ -81,12 +84,12 @@ class Vllm:
             query_tokens=_cached(ranks, _QUERIES, _OLD_QUERIES, unit),
             prompt_tokens=ranks.total(*_PROMPT),
             generated_tokens=ranks.total(*_GENERATED),
-            ttft_sum=ranks.total(f"{_TTFT}_sum"),
-            ttft_count=ranks.total(f"{_TTFT}_count"),
-            tpot_sum=ranks.total(*(f"{name}_sum" for name in _TPOT)),
-            tpot_count=ranks.total(*(f"{name}_count" for name in _TPOT)),
-            prefill_sum=ranks.total(f"{_PREFILL}_sum"),
-            prefill_count=ranks.total(f"{_PREFILL}_count"),
+            ttft_sum=ranks.total(_TTFT_SUM),
+            ttft_count=ranks.total(_TTFT_COUNT),
+            tpot_sum=ranks.total(*_TPOT_SUM),
+            tpot_count=ranks.total(*_TPOT_COUNT),
+            prefill_sum=ranks.total(_PREFILL_SUM),
+            prefill_count=ranks.total(_PREFILL_COUNT),
             adapters=_adapters(reading.series(_ADAPTERS)),
             max_adapters=agreed(_int_label(one, "max_lora") for one in reading.series(_ADAPTERS)),
             asleep=_asleep(reading.series(_SLEEP)),

@@ -16,6 +16,10 @@ from extproc.io import clock
 #: For each candidate: its sample, headroom, requests in flight and bias at the moment of a decision.
 State = list[tuple[Sample | None, float | None, int, float]]
 
+#: An exchange; when it was decided (seconds since the epoch) and the seconds that took; the policy's name and version
+#: and how the shared state was; and the candidates. Plain, as one is made for every request.
+_Kept = tuple[Exchange, float, float, tuple[str, int, str], State]
+
 #: Characters of a model's or adapter's name that a record keeps.
 _NAME = 128
 
@@ -28,7 +32,7 @@ class Records:
     """
 
     def __init__(self, size: int) -> None:
-        self._ring: deque[tuple[Exchange, dict[str, Any]]] = deque(maxlen=size)
+        self._ring: deque[_Kept] = deque(maxlen=size)
         self.shared: Callable[[], str] = lambda: "off"
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
@@ -36,14 +40,9 @@ class Records:
         decision = exchange.decision
         if decision is None or not self._ring.maxlen:
             return
-        now = {
-            "at": clock.wall(),
-            "seconds": seconds,
-            "policy": (decision.pool.policy_name, decision.pool.policy_version),
-            "state": state_of(decision),
-            "shared": self.shared(),
-        }
-        self._ring.append((exchange, now))
+        pool = decision.pool
+        policy = (pool.policy_name, pool.policy_version, self.shared())
+        self._ring.append((exchange, clock.wall(), seconds, policy, state_of(decision)))
 
     def ended(self, exchange: Exchange) -> None:
         """The exchange is over: its prefix chain, which may be long, is not needed for the record."""
@@ -56,19 +55,20 @@ class Records:
     def last(self, count: int) -> list[dict[str, Any]]:
         """The newest `count` records, newest first, ready for JSON."""
         newest = list(self._ring)[-count:] if count > 0 else []
-        return [_readable(exchange, now) for exchange, now in reversed(newest)]
+        return [_readable(kept) for kept in reversed(newest)]
 
 
-def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
+def _readable(kept: _Kept) -> dict[str, Any]:
+    exchange, at, seconds, (policy, version, shared), state = kept
     decision = exchange.decision
     assert decision is not None
     return {
         "request_id": exchange.request_id,
-        "at": now["at"],
+        "at": at,
         "pool": decision.pool.name,
-        "policy": now["policy"][0],
-        "policy_version": now["policy"][1],
-        "shared": now["shared"],
+        "policy": policy,
+        "policy_version": version,
+        "shared": shared,
         "outcome": exchange.outcome,
         "why": exchange.why or None,
         "ended": exchange.over,
@@ -79,8 +79,8 @@ def _readable(exchange: Exchange, now: dict[str, Any]) -> dict[str, Any]:
         "trouble": decision.trouble or None,
         "rho": round(decision.rho, 4),
         "shadow": shadow_of(decision.shadow),
-        "decision_seconds": now["seconds"],
-        "candidates": rows_of(decision, now["state"]),
+        "decision_seconds": seconds,
+        "candidates": rows_of(decision, state),
         "ending": ending_of(exchange.ending, decision.at),
     }
 
