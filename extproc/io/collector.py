@@ -39,7 +39,7 @@ _LONGEST_BACKOFF = 5.0
 #: Replicas that are scraped at one moment. Between two moments a busy gateway's processor forgets how to scrape, so
 #: that the first takes three times as long as the next; more of them would hold up requests for longer.
 _GROUP = 4
-#: From one moment to the next, in intervals: multiples of the golden ratio leave no wide gaps, however many there are.
+#: From one moment to the next, in intervals: multiples of the golden ratio leave no wide gaps, however many they are.
 _STEP = (math.sqrt(5) - 1) / 2
 #: Bodies above this many bytes are read in parts, so that the loop is never held for more than about 1 ms.
 _PART = 2**18
