@@ -12,7 +12,7 @@ much work to compute again. With favour 0.1 an empty replica wins against one th
 is not better: on an hour of a public chat trace, with a fifth replica joining after ten minutes, 0.1 evens out the
 load and lowers the mean time to first token by 1 % where the pool is busy, and 0.3 raises it by 1 to 2 %.
 A policy that takes the least cost applies the favour to one decision in as many as there are candidates
-(policies/base.py, `biases`). Filling ends the favour sooner than age does: a full cache needs no help. Age ends
+(policies/base.py, `biased`). Filling ends the favour sooner than age does: a full cache needs no help. Age ends
 it too, since a pool with little traffic may never fill a cache, and then there is nothing to balance either.
 
 What was computed is known from the engine's own counters, which start with its process: prompt tokens that were

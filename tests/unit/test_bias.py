@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.core.bias import Cold, empty_share
 from extproc.core.fleet import Replica, Traits
-from extproc.core.policies.base import biases
+from extproc.core.policies.base import Ask, biased
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 
@@ -106,10 +106,10 @@ def test_the_bias_stays_above_zero_and_no_favour_is_a_malus(
 
 def test_the_favour_counts_in_one_decision_of_as_many_as_there_are_candidates_and_cost_in_all() -> None:
     replicas = [Replica(f"r{i}", i, Traits(), 0.0) for i in range(4)]
-    rng = Random(1)
-    assert biases(replicas, rng) == [1.0] * 4
+    rng, ask = Random(1), Ask(replicas, [0.0] * 4, 1000.0, 100.0, 0.0, 0.0)
+    assert biased([2.0, 2.0, 2.0, 2.0], ask, rng) == [2.0] * 4
     assert rng.random() == Random(1).random(), "nothing is drawn where nothing is favoured"
     replicas[2].cost, replicas[2].bias = 1.5, 1.35
-    drawn = [biases(replicas, rng)[2] for _ in range(4000)]
-    assert set(drawn) == {1.5, 1.35}
-    assert drawn.count(1.35) == pytest.approx(1000, abs=100)
+    drawn = [biased([2.0, 2.0, 2.0, 2.0], ask, rng)[2] for _ in range(4000)]
+    assert set(drawn) == {3.0, 2.7}
+    assert drawn.count(2.7) == pytest.approx(1000, abs=100)

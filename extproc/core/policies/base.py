@@ -1,6 +1,5 @@
 """What a policy is asked, what it answers, and the parts all of them share."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -31,11 +30,13 @@ class Ask:
         ratio: tokens that one byte of the prompt makes, above 0 when there is one: `cached` / `ratio` is an end in
             its chain.
         fill: slot of a replica -> share of its cache that is believed taken, 0..1.
+        is_even: whether it is known that every candidate has the bias 1; False when nobody looked.
     """
 
     __slots__ = (
         "cached",
         "fill",
+        "is_even",
         "now",
         "output",
         "per_doubling",
@@ -69,6 +70,7 @@ class Ask:
         self.per_doubling = per_doubling
         self.ratio = ratio
         self.fill = fill
+        self.is_even = False
 
 
 class Choice(NamedTuple):
@@ -98,32 +100,42 @@ class Policy(Protocol):
 
 def lowest(scores: Sequence[float], picks: int, rng: Rng, near: float = 0.0) -> list[int]:
     """Indices of the `picks` lowest scores, best first; scores within `near` of the best tie at random (R18)."""
-    best = min(scores)
-    ties = [i for i, score in enumerate(scores) if score <= best + near]
-    return led_by(ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))], scores, picks)
+    ranked = _ranked(scores)
+    limit = scores[ranked[0]] + near
+    if len(ranked) > 1 and scores[ranked[1]] <= limit:
+        ties = [i for i, score in enumerate(scores) if score <= limit]
+        return _led(ties[int(rng.random() * len(ties))], ranked, picks)
+    return ranked[:picks]
 
 
 def led_by(first: int, scores: Sequence[float], picks: int) -> list[int]:
     """`first` and then the lowest scores of the others, `picks` indices in all."""
-    order = [first]
-    if picks > 1:
-        left = list(scores)  # a pass for each pick is cheaper than sorting them all
-        for _ in range(min(picks, len(scores)) - 1):
-            left[order[-1]] = math.inf
-            order.append(left.index(min(left)))
-    return order
+    return _led(first, _ranked(scores), picks)
 
 
-def biases(replicas: Sequence[Replica], rng: Rng) -> list[float]:
-    """Factor on each candidate's expected cost (core/bias.py).
+def _ranked(scores: Sequence[float]) -> list[int]:
+    """All indices, those of the lowest scores first; equal scores stay in their order."""
+    return sorted(range(len(scores)), key=scores.__getitem__)
+
+
+def _led(first: int, ranked: list[int], picks: int) -> list[int]:
+    return [first, *[i for i in ranked[:picks] if i != first]][:picks]
+
+
+def biased(costs: list[float], ask: Ask, rng: Rng) -> list[float]:
+    """What each candidate is expected to cost, times its factor (core/bias.py).
 
     What favours a cold cache holds for one decision in as many as there are candidates: a replica that wins every
     near tie would take all requests of an idle pool. So it gets up to its fair share once more, which fills it.
     """
-    factors = [replica.bias for replica in replicas]
-    if factors.count(1.0) == len(factors) or rng.random() * len(factors) < 1.0:
-        return factors
-    return [replica.cost for replica in replicas]
+    if ask.is_even:
+        return costs
+    factors = [replica.bias for replica in ask.replicas]
+    if factors.count(1.0) == len(factors):
+        return costs
+    if rng.random() * len(factors) >= 1.0:
+        factors = [replica.cost for replica in ask.replicas]
+    return [cost * factor for cost, factor in zip(costs, factors, strict=True)]
 
 
 def rotated(first: int, count: int, picks: int) -> list[int]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from extproc.core.fleet import KV_FREE, Replica
-from extproc.core.policies.base import Ask, Choice, Rng, biases, led_by, lowest
+from extproc.core.policies.base import Ask, Choice, Rng, biased, led_by, lowest
 from extproc.core.policies.copies import Copies
 
 #: Float noise in a number of bytes.
@@ -55,30 +55,38 @@ class ChargedCost:
     def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
         """The candidates with the least charged cost."""
         charge = 1.0 + self.weight(ask.rho)
-        now, tokens, half = ask.now, ask.tokens, ask.per_doubling
-        backlogs = backlogs_of(ask.replicas, now)
-        decode, pressed, output = self.decode_weight(ask.rho), self._pressed, ask.output
-        whole = charge * tokens * (1.0 + tokens * half)  # of which what is cached is saved
-        scores = [
-            (
-                waits
-                + decode * replica.context
-                + (whole - charge * cached * (1.0 + cached * half) if cached else whole)
-                / replica.prefill_speed
-                + (pressed(replica, output) if replica.crowded else 0.0)
-            )
-            * factor
-            for waits, cached, replica, factor in zip(
-                backlogs, ask.cached, ask.replicas, biases(ask.replicas, rng), strict=True
-            )
-        ]
+        backlogs, costs = self._costs(ask, charge)
+        scores = biased(costs, ask, rng)
         order = lowest(scores, picks, rng, self.near)
         parts: dict[str, Sequence[float]] = {"backlog": backlogs}
-        if ask.cached[order[0]] > 0 and self.copy:
+        if self.copy and ask.cached[order[0]] > 0:
             other = self._copied(ask, scores, order, charge)
             if other is not None:
                 return Choice(led_by(other, scores, picks), scores, "copied", parts)
         return Choice(order, scores, "least_cost", parts)
+
+    def _costs(self, ask: Ask, charge: float) -> tuple[list[float], list[float]]:
+        """Columns over the candidates: backlog, and the cost without the bias.
+
+        One loop over plain attributes: a pass for each part of the sum, or a call for each candidate, takes twice
+        as long (16 candidates: 3 us).
+        """
+        now, tokens, half, output = ask.now, ask.tokens, ask.per_doubling, ask.output
+        decode = self.decode_weight(ask.rho)
+        whole = charge * tokens * (1.0 + tokens * half)  # of which what is cached is saved
+        backlogs, costs = [], []
+        for replica, cached in zip(ask.replicas, ask.cached, strict=True):
+            books = replica.books
+            waits = books.idle_at - now
+            if waits < books.floor:
+                waits = books.floor
+            work = whole - charge * cached * (1.0 + cached * half) if cached else whole
+            cost = waits + decode * replica.context + work / replica.prefill_speed
+            if replica.crowded:
+                cost += self._pressed(replica, output)
+            backlogs.append(waits)
+            costs.append(cost)
+        return backlogs, costs
 
     def pressures(self, replicas: Sequence[Replica], output: float, rho: float) -> list[float]:
         """Seconds charged for the sequences and the KV that are on each replica already."""
@@ -110,9 +118,11 @@ class ChargedCost:
             return None
         price = charge * (_seconds(ask, other) - _seconds(ask, home))
         rent = scores[home] + price - scores[other]
+        if rent <= 0:
+            return None
         chain = ask.prompt.chains[0]
         depth = bisect_right(chain.ends, cached[other] / ask.ratio + _EPSILON)
-        if rent <= 0 or depth >= len(chain.hashes):
+        if depth >= len(chain.hashes):
             return None
         price *= self.copy * (1.0 + ask.fill(ask.replicas[other].slot))
         return other if self._copies.pays(chain.hashes[depth], rent, price, ask.now) else None

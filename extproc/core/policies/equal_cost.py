@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extproc.core.fleet import KV_FREE, Replica
-from extproc.core.policies.base import Ask, Choice, Rng, biases, check_range, lowest
+from extproc.core.policies.base import Ask, Choice, Rng, biased, check_range, lowest
 from extproc.core.policies.charged_cost import backlogs_of
 
 
@@ -49,7 +49,7 @@ class EqualCost:
             "slow": slow,
         }
         times = [sum(column) for column in zip(*parts.values(), strict=True)]
-        scores = [time * factor for time, factor in zip(times, biases(replicas, rng), strict=True)]
+        scores = biased(times, ask, rng)
         return Choice(lowest(scores, picks, rng, self.near), scores, "least_time", parts)
 
     def _pressed(self, load: float) -> float:
