@@ -108,14 +108,16 @@ class ChainWriter:
         hashed, size = self._hash, self._size
         for message in messages:
             try:
-                role, content = roles[message["role"]], message["content"]
-            except (KeyError, TypeError):  # another role, no content, not even an object
-                content = None
-            if type(content) is str and len(message) == 2:
-                data = content.encode("utf-8", "surrogatepass")
-                if len(data) <= CHUNK:
+                role = roles[message["role"]]
+                data = message["content"].encode("utf-8", "surrogatepass")
+                is_plain = len(message) == 2
+            except (AttributeError, KeyError, TypeError):  # another role, no text, not even an object
+                is_plain = False
+            if is_plain:
+                length = len(data)
+                if length <= CHUNK:
                     hashed = _xxh3(data, hashed ^ role) >> _BITS_DROPPED
-                    size += MESSAGE_BYTES + (len(data) or 1)
+                    size += MESSAGE_BYTES + (length or 1)
                     hashes.append(hashed)
                     ends.append(size)
                 else:
@@ -185,19 +187,15 @@ class ChainWriter:
 
     def _long(self, kind: int, data: bytes | memoryview) -> None:
         """A hash at each KiB of `data` and at its end. Slices are views: nothing is copied."""
-        view = memoryview(data)
-        hashes, ends = self._hashes, self._ends
-        begin, length = self._size, len(view)
+        view, hashes = memoryview(data), self._hashes
+        begin, end = self._size, self._size + len(data)
         hashed = self._hash ^ kind
-        at = 0
-        while at < length:
-            to = at + CHUNK
-            hashed = _xxh3(view[at:to], hashed) >> _BITS_DROPPED
+        for at in range(0, len(data), CHUNK):
+            hashed = _xxh3(view[at : at + CHUNK], hashed) >> _BITS_DROPPED
             hashes.append(hashed)
-            ends.append(begin + to)
-            at = to
-        ends[-1] = self._size = self._marked = begin + length
-        self._hash = hashed
+        self._ends += range(begin + CHUNK, end, CHUNK)
+        self._ends.append(end)
+        self._hash, self._size, self._marked = hashed, end, end
 
 
 def canonical(value: object, depth: int) -> bytes:

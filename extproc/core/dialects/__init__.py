@@ -66,8 +66,7 @@ def find(path: str) -> Dialect | None:
 
     Paths are matched by case. The answer for the last 1,024 different paths is remembered.
     """
-    bare = path.partition("?")[0]
-    return _find(bare[-_PATH_TAIL:])
+    return _BY_PATH.get(path) or _find(path.partition("?")[0][-_PATH_TAIL:])
 
 
 @lru_cache(maxsize=1024)

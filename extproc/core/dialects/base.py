@@ -63,10 +63,11 @@ MOST_NAME = 4096
 
 def named(value: object) -> str:
     """A name or salt that may be left out. Raises `Unreadable` for anything else, and above MOST_NAME."""
-    text = word(value)
-    if len(text) > MOST_NAME:
+    if value is None:
+        return ""
+    if type(value) is not str or len(value) > MOST_NAME:
         raise wrong_shape()
-    return text
+    return value
 
 
 def count(value: object, most: int) -> int | None:
