@@ -66,7 +66,7 @@ def usable(looked_at: Sequence[Replica], rng: Rng, now: float) -> Found:
         if r.barred is None and now < r.fresh_until and (r.share >= 1.0 or rng.random() < r.share)
     ]
     if len(found) == len(looked_at):
-        return Found(found, (), "")
+        return Found(looked_at, (), "")
     chosen = set(map(id, found))
     excluded = [(r, r.excluded(now) or _passed_over(r)) for r in looked_at if id(r) not in chosen]
     trouble = ""

@@ -106,15 +106,20 @@ def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, 
     ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
     decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
     held = _held(pool, prompt, ratio, tokens)
-    candidates, decision.excluded, decision.trouble = _candidates(pool, held, rng, now)
+    candidates: Sequence[Replica]
+    if pool.outlook.all_open(pool.replicas, now):
+        candidates = pool.replicas if pool.ring is None else pool.ring.reach(held, rng)
+    else:
+        candidates, decision.excluded, decision.trouble = _candidates(pool, held, rng, now)
     if not candidates:
         return decision
     decision.candidates = candidates
     decision.output = output = _expected_output(pool, prompt, tokens)
-    decision.columns = columns = _column(candidates, held)
+    decision.columns = columns = _column(pool, candidates, held)
     decision.rho = rho = pool.busy.rho(len(pool.replicas), now)
     half = 0.5 / pool.traits.prefill_doubling
     ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, ratio, pool.index.fill)
+    ask.is_even = pool.outlook.is_even
     decision.choice = choice = _choose(pool, ask, picks, rng, decision)
     decision.reason = choice.reason
     decision.order = [candidates[i] for i in choice.order]
@@ -165,12 +170,13 @@ def _expected_output(pool: Pool, prompt: Prompt | None, tokens: float) -> float:
 def _held(pool: Pool, prompt: Prompt | None, ratio: float, tokens: float) -> dict[int, float]:
     """Tokens of the prompt that replicas hold, by their slots; only those that hold some."""
     held: dict[int, float] = {}
-    if prompt is None:
-        return held
-    for chain in prompt.chains:
-        ends = chain.ends
-        for slot, depth in pool.index.match(chain.hashes).items():
-            held[slot] = held.get(slot, 0.0) + ends[depth - 1] * ratio
+    for chain in prompt.chains if prompt else ():
+        found: dict[int, float] = {}
+        for depth, slots in pool.index.holders(chain.hashes):
+            found.update(dict.fromkeys(slots, chain.ends[depth - 1] * ratio))
+        if held:  # a batch; those that hold some of a later prompt alone come later
+            found = held | {slot: held.get(slot, 0.0) + more for slot, more in found.items()}
+        held = found
     if pool.feedback is not None:  # a replica that was found wrong counts for less
         for slot, scale in pool.feedback.truth.scales.items():
             if slot in held:
@@ -182,10 +188,13 @@ def _held(pool: Pool, prompt: Prompt | None, ratio: float, tokens: float) -> dic
     return held
 
 
-def _column(candidates: Sequence[Replica], held: dict[int, float]) -> list[float]:
+def _column(pool: Pool, candidates: Sequence[Replica], held: dict[int, float]) -> list[float]:
     """`held` in the candidates' order."""
-    if not held:
-        return [0.0] * len(candidates)
+    if candidates is pool.replicas:  # the whole fleet: only who holds some is looked at
+        column, places = [0.0] * len(candidates), pool.places
+        for slot, cached in held.items():
+            column[places[slot]] = cached
+        return column
     get = held.get
     return [get(replica.slot, 0.0) for replica in candidates]
 
@@ -207,13 +216,14 @@ def _is_sound(choice: Choice, count: int) -> bool:
 
     May raise for what has not even the shape of a choice.
     """
-    order, scores = choice.order, choice.scores
-    if not order or len(set(order)) != len(order) or (scores and len(scores) != count):
+    order, scores, reason, parts = choice
+    if set(map(type, order)) != {int} or len(set(order)) != len(order):  # also when it is empty
         return False
-    for i in order:
-        if type(i) is not int or not 0 <= i < count or (scores and math.isnan(scores[i])):
-            return False
-    for column in choice.parts.values():
+    if not 0 <= min(order) <= max(order) < count:
+        return False
+    if scores and (len(scores) != count or any(map(math.isnan, map(scores.__getitem__, order)))):
+        return False
+    for column in parts.values():
         if len(column) != count:
             return False
-    return type(choice.reason) is str
+    return type(reason) is str

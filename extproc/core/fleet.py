@@ -21,6 +21,7 @@ from extproc.core.lifecycle import (
     Lifecycle,
     WarmUp,
 )
+from extproc.core.outlook import Outlook
 from extproc.core.sample import Sample
 from extproc.core.slow import Pace
 from extproc.core.speeds import Speeds
@@ -123,6 +124,7 @@ class Replica:
         now: seconds, monotonic.
         incarnation: counts up at each restart of the engine.
         started: when the engine started, on the same clock; None takes it for warm (core/lifecycle.py).
+        outlook: what holds for all replicas of its pool; it is told when this one changes.
     """
 
     __slots__ = (
@@ -130,6 +132,7 @@ class Replica:
         "_decode",
         "_failures",
         "_headroom",
+        "_outlook",
         "_prefill",
         "_speeds",
         "_strangers",
@@ -168,7 +171,9 @@ class Replica:
         now: float,
         incarnation: int = 1,
         started: float | None = None,
+        outlook: Outlook | None = None,
     ) -> None:
+        self._outlook = outlook or Outlook()
         self.address = address
         self.slot = slot
         self.traits = traits
@@ -237,7 +242,8 @@ class Replica:
         self._strangers = (self._strangers[1] if self._strangers else beyond, beyond)
         self.recount()
         self._failures, self.unheard = 0, ""
-        self.fresh_until = sample.at + self.traits.stale_after
+        before, self.fresh_until = self.fresh_until, sample.at + self.traits.stale_after
+        self._outlook.heard(before, self.fresh_until)
         self.life.apply(SAMPLE, "metrics", sample.at)
         if self.life.cause == "metrics":  # what missed scrapes began, a scrape ends; the breaker ends its own
             self.life.apply(RECOVERED, "metrics", sample.at)
@@ -266,6 +272,7 @@ class Replica:
 
     def refresh(self, now: float) -> None:
         """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""
+        before = self.barred, self.share, self.bias
         self.life.tick(now)
         self.breaker.tick(now)
         self.share = self.life.share(now) * self.pace.share * (DOUBTED if self.is_doubted(now) else 1.0)
@@ -277,6 +284,8 @@ class Replica:
             self.bias = self.cost * self.traits.cold.factor(age, empty_share(self.sample, self.kv_tokens))
         else:
             self.bias = self.cost
+        if (self.barred, self.share, self.bias) != before:
+            self._outlook.changed()
 
     def is_doubted(self, now: float) -> bool:
         """Whether another gateway found it broken a moment ago, and this one knows nothing of it yet."""

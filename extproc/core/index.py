@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, groupby, pairwise, repeat
 
 from extproc.core.prompt import Chain
 
@@ -119,31 +119,33 @@ class PrefixIndex:
 
     def match(self, hashes: Iterable[int]) -> dict[int, int]:
         """For each slot that holds a prefix of the chain: how many leading hashes it holds (at least 1)."""
-        get, masks = self._held.get, self._masks
-        found: dict[int, int] = {}
+        return {slot: depth for depth, slots in self.holders(hashes) for slot in slots}
+
+    def holders(self, hashes: Iterable[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Who holds a prefix of the chain, as (depth, slots): these hold its first `depth` hashes and not the next.
+
+        Depths rise from 1 on, slots too; every holder is in one of the groups.
+        """
+        masks = self._masks
+        found: list[tuple[int, tuple[int, ...]]] = []
         alive = depth = 0
-        previous: int | None = None
-        for key in hashes:
-            packed = get(key)
+        previous: int | None = 0  # what no hash is kept with
+        for packed in map(self._held.get, hashes):
             if packed is not previous:  # the same object: the same holders as one hash before
                 if packed is None:
                     break
                 mask = masks.get(packed) or self._mask(packed)
-                if depth:
-                    gone = alive & ~mask
-                    if gone:
-                        found.update(dict.fromkeys(self._slots_in(gone), depth))
-                        alive &= mask
-                        if not alive:
-                            return found
-                else:
+                if not depth:
                     alive = mask
+                elif gone := alive & ~mask:
+                    found.append((depth, self._slots_in(gone)))
+                    alive &= mask
+                    if not alive:
+                        return found
                 previous = packed
-            elif packed is None:
-                break
             depth += 1
         if alive:
-            found.update(dict.fromkeys(self._slots_in(alive), depth))
+            found.append((depth, self._slots_in(alive)))
         return found
 
     def _mask(self, packed: int) -> int:
@@ -366,10 +368,8 @@ def _runs(found: list[int | None]) -> list[tuple[int, int, int]]:
     if first is not None and known < count and found[:known].count(first) == known:
         return [(0, known, first), (known, count, 0)]
     runs, start = [], 0
-    while start < count:
-        before, stop = found[start], start + 1
-        while stop < count and found[stop] is before:
-            stop += 1
+    for before, run in groupby(found):
+        stop = start + len(list(run))
         runs.append((start, stop, before or 0))
         start = stop
     return runs

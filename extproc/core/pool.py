@@ -9,6 +9,7 @@ from extproc.core.feedback import Feedback
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
 from extproc.core.lifecycle import GONE, QUIESCING
+from extproc.core.outlook import Outlook
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
 from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
@@ -35,20 +36,22 @@ class Busy:
 
     def add(self, seconds: float, now: float) -> None:
         """Note prompt work that was sent."""
-        self._decay(now)
+        if now > self._at:
+            self._decay(now)
         self._sum += seconds
 
     def rho(self, replicas: int, now: float) -> float:
         """Share of `replicas`' time that prompts take, 0 and up (above 1 in overload)."""
-        self._decay(now)
+        if now > self._at:
+            self._decay(now)
+        ran = now - self._began
         # The weights of a decayed sum add up to the span only once it has run that long.
-        span = _BUSY_SPAN * (1 - math.exp(-max(now - self._began, 1.0) / _BUSY_SPAN))
-        return self._sum / (span * max(replicas, 1))
+        span = _BUSY_SPAN * (1 - math.exp(-(ran if ran > 1.0 else 1.0) / _BUSY_SPAN))
+        return self._sum / (span * (replicas or 1))
 
     def _decay(self, now: float) -> None:
-        if now > self._at:
-            self._sum *= math.exp((self._at - now) / _BUSY_SPAN)
-            self._at = now
+        self._sum *= math.exp((self._at - now) / _BUSY_SPAN)
+        self._at = now
 
 
 class Room(Protocol):
@@ -100,8 +103,12 @@ class Pool:
         #: What outcomes teach; None where nothing tells them.
         self.feedback = None if distrust is None else Feedback(self.index, self.output, self.ratios, distrust)
         self.busy = Busy(now)
+        self.outlook = Outlook()
         self.room: Room | None = None
+        #: Never changed in place: who joins or leaves makes another list.
         self.replicas: list[Replica] = []
+        #: Slot in the index -> place in `replicas`.
+        self.places: dict[int, int] = {}
         #: The fleet as a decision looks at it in parts; None where it is to look at all of it.
         self.ring: Ring | None = None
         self._by_address: dict[str, Replica] = {}
@@ -137,7 +144,7 @@ class Pool:
         replica = self._by_address.get(address)
         if replica is None:
             slot = self.index.add_slot(self._capacity(self.traits.kv_tokens), now)
-            replica = Replica(address, slot, self.traits, now, started=started)
+            replica = Replica(address, slot, self.traits, now, started=started, outlook=self.outlook)
             if self.feedback is not None:
                 self.feedback.truth.join(slot, self._capacity(replica.kv_tokens))
             self._set(replica)
@@ -159,7 +166,7 @@ class Pool:
         slot = self.index.add_slot(self._capacity(old.kv_tokens), now)
         if self.feedback is not None:
             self.feedback.truth.join(slot, self._capacity(old.kv_tokens))
-        replica = Replica(address, slot, self.traits, now, old.incarnation + 1, started=now)
+        replica = Replica(address, slot, self.traits, now, old.incarnation + 1, now, self.outlook)
         if old.life.state == QUIESCING:  # who drained it meant the endpoint, not the process
             replica.drain(old.life.cause, now, old.life.deadline)
         self._set(replica)
@@ -246,6 +253,8 @@ class Pool:
 
     def _arrange(self, replicas: list[Replica]) -> None:
         self.replicas = replicas
+        self.outlook.changed()
+        self.places = {replica.slot: place for place, replica in enumerate(replicas)}
         policies = [self.policy, *([self.shadow.policy] if self.shadow else [])]
         in_parts = len(replicas) > WHOLE and all(getattr(policy, "sampled", False) for policy in policies)
         self.ring = Ring(replicas) if in_parts else None

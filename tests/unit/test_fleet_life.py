@@ -197,6 +197,13 @@ class Lives(RuleBasedStateMachine):
             assert replica.decode_speed > 0.0
 
     @invariant()
+    def the_outlook_says_what_the_replicas_say(self) -> None:
+        replicas, outlook = self.pool.replicas, self.pool.outlook
+        open_ones = [r for r in replicas if r.share >= 1.0 and r.excluded(self.now) is None]
+        assert outlook.all_open(replicas, self.now) == (0 < len(replicas) == len(open_ones))
+        assert outlook.is_even == all(replica.bias == 1.0 for replica in replicas)
+
+    @invariant()
     def books_are_those_of_the_open_exchanges(self) -> None:
         assert len(self.ledger) == len(self.open)
         for replica in self.ever:

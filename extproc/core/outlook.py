@@ -1,0 +1,52 @@
+"""What holds for every replica of a pool, so that a decision need not ask each: kept until one of them changes.
+
+Nearly always all of a fleet may be chosen and none is favoured. Finding that out anew takes a decision as long as
+weighing the candidates; here it is found once, and the replicas say when it may be otherwise (`changed`).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Standing(Protocol):
+    """What is asked of a replica (core/fleet.py)."""
+
+    barred: str | None
+    share: float
+    fresh_until: float
+    bias: float
+
+
+class Outlook:
+    """Shared by a pool and its replicas, which tell it when one of these attributes becomes another."""
+
+    __slots__ = ("_known", "_looked", "_open_until", "is_even")
+
+    def __init__(self) -> None:
+        self._known = False
+        self._looked = self._open_until = -math.inf
+        #: Whether all have the bias 1, as of the last `all_open`.
+        self.is_even = False
+
+    def changed(self) -> None:
+        """A replica joined, left, or is not what it was."""
+        self._known = False
+
+    def heard(self, before: float, after: float) -> None:
+        """A replica's `fresh_until` moved. With every sample it moves on, and what was found still holds."""
+        if after < before or before <= self._looked:  # not on; or it was stale when it was looked at
+            self._known = False
+
+    def all_open(self, replicas: Sequence[Standing], now: float) -> bool:
+        """Whether every one of `replicas`, which are the pool's, may be chosen now, and for all requests."""
+        if not self._known or now >= self._open_until > -math.inf:
+            self._look(replicas, now)
+        return now < self._open_until
+
+    def _look(self, replicas: Sequence[Standing], now: float) -> None:
+        self._known, self._looked = True, now
+        self.is_even = all(replica.bias == 1.0 for replica in replicas)
+        until = min((replica.fresh_until for replica in replicas), default=-math.inf)
+        is_open = now < until and all(r.barred is None and r.share >= 1.0 for r in replicas)
+        self._open_until = until if is_open else -math.inf
