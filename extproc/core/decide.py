@@ -188,6 +188,11 @@ def _held(pool: Pool, prompt: Prompt | None, ratio: float, tokens: float) -> dic
     return held
 
 
+def _sum(held: dict[int, float], more: dict[int, float], most: float) -> dict[int, float]:
+    """What is held of the prompts of a batch together; those that hold some of a later one come later."""
+    return held | {slot: min(held.get(slot, 0.0) + cached, most) for slot, cached in more.items()}
+
+
 def _column(pool: Pool, candidates: Sequence[Replica], held: dict[int, float]) -> list[float]:
     """`held` in the candidates' order."""
     if candidates is pool.replicas:  # the whole fleet: only who holds some is looked at
@@ -217,12 +222,11 @@ def _is_sound(choice: Choice, count: int) -> bool:
     May raise for what has not even the shape of a choice.
     """
     order, scores, reason, parts = choice
-    if set(map(type, order)) != {int} or len(set(order)) != len(order):  # also when it is empty
+    if not order or len(set(order)) != len(order) or (scores and len(scores) != count):
         return False
-    if not 0 <= min(order) <= max(order) < count:
-        return False
-    if scores and (len(scores) != count or any(map(math.isnan, map(scores.__getitem__, order)))):
-        return False
+    for i in order:
+        if type(i) is not int or not 0 <= i < count or (scores and math.isnan(scores[i])):
+            return False
     for column in parts.values():
         if len(column) != count:
             return False

@@ -134,6 +134,7 @@ class Replica:
         "_headroom",
         "_outlook",
         "_prefill",
+        "_seen_beyond",
         "_speeds",
         "_strangers",
         "address",
@@ -219,7 +220,8 @@ class Replica:
         self._prefill, self._decode = Stepped(traits.prefill_speed), Stepped(traits.decode_speed)
         #: Requests of other senders at the last two samples. A sample is late, and shows what ended since; only
         #: what both show counts.
-        self._strangers: tuple[float, float] | None = None
+        self._strangers = 0.0
+        self._seen_beyond: float | None = None  # at the last sample
         #: Tokens in the books at the last sample: what came since is not in it.
         self._counted = 0
 
@@ -239,7 +241,8 @@ class Replica:
         seen = (sample.running or 0.0) + (sample.waiting or 0.0)
         beyond = max(seen - self.books.requests, 0.0)
         self._counted = self.books.tokens
-        self._strangers = (self._strangers[1] if self._strangers else beyond, beyond)
+        self._strangers = min(beyond, self._seen_beyond) if self._seen_beyond is not None else beyond
+        self._seen_beyond = beyond
         self.recount()
         self._failures, self.unheard = 0, ""
         before, self.fresh_until = self.fresh_until, sample.at + self.traits.stale_after
@@ -334,16 +337,15 @@ class Replica:
 
         They change with one replica at a time and are read for all of them at every decision.
         """
-        tokens = self.books.tokens
-        used = self.context = tokens / self.kv_tokens
-        if (
-            self.sample is not None and self.sample.kv_used is not None
-        ):  # prefixes that requests share count once
-            used = self.sample.kv_used + max(tokens - self._counted, 0) / self.kv_tokens
-        strangers = min(self._strangers) if self._strangers else 0.0
-        self.occupancy = (self.books.requests + strangers) / self.max_running
+        books, sample = self.books, self.sample
+        tokens, capacity = books.tokens, self.kv_tokens
+        used = self.context = tokens / capacity
+        if sample is not None and sample.kv_used is not None:  # prefixes that requests share count once
+            since = tokens - self._counted
+            used = sample.kv_used + (since / capacity if since > 0 else 0.0)
+        occupancy = self.occupancy = (books.requests + self._strangers) / self.max_running
         self.kv_load = used
-        self.crowded = self.occupancy >= 1 or used > KV_FREE
+        self.crowded = occupancy >= 1 or used > KV_FREE
 
     def learn(self, work: float, seconds: float) -> None:
         """It did so much prompt work (core/cost.py) in so many seconds: learn `prefill_speed` from it.

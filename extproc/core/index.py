@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, groupby, pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 
 from extproc.core.prompt import Chain
 
@@ -126,7 +126,7 @@ class PrefixIndex:
 
         Depths rise from 1 on, slots too; every holder is in one of the groups.
         """
-        masks = self._masks
+        masks, members = self._masks, self._members
         found: list[tuple[int, tuple[int, ...]]] = []
         alive = depth = 0
         previous: int | None = 0  # what no hash is kept with
@@ -138,14 +138,14 @@ class PrefixIndex:
                 if not depth:
                     alive = mask
                 elif gone := alive & ~mask:
-                    found.append((depth, self._slots_in(gone)))
+                    found.append((depth, members.get(gone) or self._slots_in(gone)))
                     alive &= mask
                     if not alive:
                         return found
                 previous = packed
             depth += 1
         if alive:
-            found.append((depth, self._slots_in(alive)))
+            found.append((depth, members.get(alive) or self._slots_in(alive)))
         return found
 
     def _mask(self, packed: int) -> int:
@@ -160,12 +160,9 @@ class PrefixIndex:
         return mask
 
     def _slots_in(self, mask: int) -> tuple[int, ...]:
-        members = self._members.get(mask)
-        if members is None:
-            members = tuple(_bits(mask))
-            if len(self._members) >= _SHARED:
-                self._members.clear()
-            self._members[mask] = members
+        if len(self._members) >= _SHARED:
+            self._members.clear()
+        members = self._members[mask] = tuple(_bits(mask))
         return members
 
     # -- writing ---------------------------------------------------------------------------------------
@@ -368,8 +365,10 @@ def _runs(found: list[int | None]) -> list[tuple[int, int, int]]:
     if first is not None and known < count and found[:known].count(first) == known:
         return [(0, known, first), (known, count, 0)]
     runs, start = [], 0
-    for before, run in groupby(found):
-        stop = start + len(list(run))
+    while start < count:
+        before, stop = found[start], start + 1
+        while stop < count and found[stop] is before:
+            stop += 1
         runs.append((start, stop, before or 0))
         start = stop
     return runs

@@ -4,9 +4,11 @@ from collections import Counter
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extproc.core.candidates import HOLDERS, WHOLE, Ring, usable
-from extproc.core.decide import decide, weigh
+from extproc.core.decide import _column, decide, weigh
 from extproc.core.fleet import Replica, Traits
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
@@ -120,3 +122,14 @@ def test_the_rings_order_is_the_same_whoever_makes_it() -> None:
     made = [Replica(f"10.0.0.{i}:80", i, Traits(), 0.0) for i in range(100)]
     one, two = Ring(made), Ring(reversed(made))
     assert one.reach({}, Random(3)) == two.reach({}, Random(3))
+
+
+@given(st.integers(1, 12), st.dictionaries(st.integers(0, 11), st.floats(1, 1e6)))
+def test_tokens_held_stand_with_their_replicas_in_the_whole_fleet_and_in_any_part_of_it(
+    count: int, held: dict[int, float]
+) -> None:
+    pool = fleet(count)
+    held = {slot: tokens for slot, tokens in held.items() if slot < count}
+    whole = _column(pool, pool.replicas, held)
+    assert whole == [held.get(replica.slot, 0.0) for replica in pool.replicas]
+    assert _column(pool, pool.replicas[::-1], held) == whole[::-1]

@@ -2,12 +2,15 @@
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extproc.core.fleet import Replica, Traits
 from extproc.core.policies import POLICIES, Ask, check_policy, make_policy
-from extproc.core.policies.base import lowest
+from extproc.core.policies.base import led_by, lowest
 from extproc.core.policies.charged_cost import ChargedCost
 from extproc.core.sample import Sample
 
@@ -148,3 +151,18 @@ def test_unknown_policies_and_settings_are_refused_with_what_is_known() -> None:
         check_policy("charged_cost", {"gian": 1.0})
     with pytest.raises(ValueError, match="gain must be within"):
         check_policy("charged_cost", {"gain": -1.0})
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.001, 1.0, 1.5, 2.0]), min_size=1, max_size=20),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_picks_go_up_in_score_then_in_place_whoever_leads(scores: list[float], picks: int, data: Any) -> None:
+    first = data.draw(st.integers(0, len(scores) - 1))
+    others = sorted((score, i) for i, score in enumerate(scores) if i != first)
+    wanted = [first, *(i for _, i in others)][:picks]
+    assert led_by(first, scores, picks) == wanted
+    chosen = lowest(scores, picks, random.Random(1), near=0.002)
+    assert scores[chosen[0]] <= min(scores) + 0.002
+    assert chosen == led_by(chosen[0], scores, picks)
