@@ -131,24 +131,17 @@ async def test_requests_are_spread_over_both_and_a_killed_worker_costs_none_and_
     os.kill(killed, signal.SIGKILL)
     await seen(lambda: stack.pid(1) != killed, 10, "the parent starts the worker again")
     await seen(stack.shares, 20, "it serves, and both hear each other again")
-    assert steered(1) < before, "its counts began anew"
     again = [steered(number) for number in (0, 1)]
     await seen(
         lambda: steered(0) > again[0] + 30 and steered(1) > again[1] + 30, 15, "both workers steer again"
     )
     sent = await traffic.unharmed()
-    assert sent > 200
+    counted = steered(0) + steered(1)
+    assert counted < sent - before / 2, f"{counted} of {sent}: what the killed worker counted is gone with it"
     assert all(stack.metric(number, "kvsteer_internal_errors_total") == 0 for number in (0, 1))
     until(
         lambda: not any(stack.metric(n, "kvsteer_ledger_tokens") for n in (0, 1)),
         5,
         "nothing is left in flight",
     )
-    states = [stack.admin("/state", number) for number in (0, 1)]
-    until(
-        lambda: _entries(stack, 0) == _entries(stack, 1) > 0, 5, f"both know what is cached where: {states}"
-    )
-
-
-def _entries(stack: Workers, number: int) -> int:
-    return sum(row["entries"] for row in stack.admin("/state", number)["pools"][0]["replicas"])
+    assert stack.admin("/state", 1)["journal"]["snapshot"]["loaded"] > 0, "it came back warm"
