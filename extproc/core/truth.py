@@ -15,6 +15,7 @@ A prediction that leans on a prompt still being computed there says nothing of t
 that prompt is compared. Usage without cached tokens is unknown, not zero.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from extproc.core.belief import EMPTIED, Belief, Guess
@@ -126,6 +127,11 @@ class Truth:
         self._limit = limit
         self._slots: dict[int, _Slot] = {}
         self._open: dict[int, _Open] = {}
+        #: Whether conclusions change the index. Not while other gateways place into it too: each sees a part of what
+        #: is computed, and a correction that only one of them makes would leave them at odds for good.
+        self.acts: Callable[[], bool] = lambda: True
+        #: Given a slot and hashes that it was never to hold, which others were told it does.
+        self.on_forgot: Callable[[int, list[int]], None] = lambda slot, hashes: None
         #: Slot -> what a predicted token counts for, 0..1; only those where that is not 1.
         self.scales: dict[int, float] = {}
 
@@ -150,7 +156,7 @@ class Truth:
         """The engine says that its cache holds so many bytes; the share learned is kept, in the index too."""
         belief = self._slots[slot].belief
         belief.resize(capacity)
-        self._index.set_capacity(slot, belief.capacity.believed)
+        self._index.set_capacity(slot, belief.capacity.believed if self.acts() else capacity)
 
     def sampled(self, slot: int, hits: float | None, block: int | None, now: float) -> None:
         """A sample came: the engine's count of hit tokens and its tokens per block, where it tells."""
@@ -215,6 +221,7 @@ class Truth:
         known.came(prompt)
         if self._slots.get(known.number) is known and hashes[0] not in known.arriving:
             self._index.forget(known.number, hashes)
+            self.on_forgot(known.number, hashes)
 
     def observe(self, key: int, tokens: float | None, cached: float | None, now: float) -> Seen | None:
         """The prompt was computed where it was announced, and its exchange has ended.
@@ -252,6 +259,8 @@ class Truth:
 
     def _conclude(self, known: _Slot, verdict: str, before: int, now: float) -> None:
         """Bring the index and `scales` up to date; `before` is the capacity believed so far."""
+        if not self.acts():
+            return
         slot, belief = known.number, known.belief
         if verdict == EMPTIED or (belief.scale == 0.0 and self.scales.get(slot) != 0.0):
             self._clear(known, now)

@@ -90,6 +90,8 @@ class Sharing:
         self._steering.ledger.listener = self.outbox
         self._steering.on_breaker = self.outbox.troubled
         self._steering.relay = self._relay
+        for pool in self._steering.pools:
+            self._share_truth(pool)
         self.leases.start(self._tasks)
         self._tasks.start("journal out", self._writer.run)
         self._tasks.start("journal in", self._read)
@@ -171,6 +173,18 @@ class Sharing:
         if not self.counts.refusals.get("snapshot"):
             _log.warning("a snapshot can't be read and is passed over; only the first is told", schema=schema)
         self.counts.refused("snapshot")
+
+    def _share_truth(self, pool: Pool) -> None:
+        """What turned out not to be held is told; other conclusions wait until this gateway is alone."""
+        if pool.feedback is not None:
+            truth = pool.feedback.truth
+            truth.acts = lambda: not self.shared.peers
+            truth.on_forgot = lambda slot, hashes: self._forgot(pool, slot, hashes)
+
+    def _forgot(self, pool: Pool, slot: int, hashes: list[int]) -> None:
+        for replica in pool.replicas:
+            if replica.slot == slot:
+                self.outbox.forgot(pool, replica.address, hashes)
 
     def _relay(self, gateway: tuple[str, int], key: int) -> None:
         """The first token of another gateway's exchange was seen here."""

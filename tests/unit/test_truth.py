@@ -498,3 +498,24 @@ def test_exchanges_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for key in range(150):
         desk.truth.expect(key, 0, chain(1), 0.25, 0.0)
     assert desk.truth.open == 100
+
+
+def test_beside_other_gateways_it_watches_and_changes_nothing_but_what_was_never_computed() -> None:
+    index = PrefixIndex(ttl=1e9)
+    slot = index.add_slot(10**6, 0.0)
+    truth, told = Truth(index), []
+    truth.join(slot, 10**6)
+    truth.acts = lambda: False
+    truth.on_forgot = lambda number, hashes: told.append((number, hashes))
+    for key in range(40):  # each was believed to be held whole, and none was
+        chain = Chain([key + 1], [4096])
+        index.place(slot, chain, 0.0)
+        truth.expect(key, slot, chain, 0.25, 1.0)
+        truth.observe(key, 1024, 0, 2.0)
+    assert index.count(slot) == 40
+    assert not truth.scales
+    truth.expect(99, slot, Chain([1, 1000], [4096, 8192]), 0.25, 3.0)
+    index.place(slot, Chain([1, 1000], [4096, 8192]), 3.0)
+    truth.void(99)
+    assert told == [(slot, [1000])]
+    assert index.count(slot) == 40
