@@ -29,12 +29,19 @@ class Shape(NamedTuple):
     replicas: int
     moderate: float
     high: float
+    #: False where both are more than the running slots can take: the backlog only grows, so rows are shown, not held.
+    held: bool = True
 
+
+#: Long shared contexts and long answers: running slots are taken before prompts take all time, from 20/s on.
+_HOT = {"prompts": 3, "prompt": 20_000, "length": 2000, "output": 300}
 
 SHAPES = [
     Shape("many roots", "shared_prompts", {"groups": 700, "prompt": 5000, "question": 1200}, 4, 9, 14),
     Shape("few prompts", "shared_prompts", {"groups": 12, "prompt": 9000, "question": 500}, 4, 12, 20),
     Shape("hot prompt", "hot", {"share": 0.7, "prompt": 11_000, "length": 2500}, 4, 15, 24),
+    Shape("hot prompts", "hot", {**_HOT, "share": 0.6}, 4, 15, 20),
+    Shape("hot prompts over", "hot", {**_HOT, "share": 0.6}, 4, 21, 22, held=False),
     Shape("agents", "agents", {"turns": 26, "system": 6000, "user": 500, "think": 3.0}, 4, 16, 50),
     Shape("agents, 6 replicas", "agents", {"turns": 40, "system": 14_000, "output": 90}, 6, 20, 60),
     Shape("chat", "chat", {"turns": 8, "system": 2500, "user": 600}, 4, 14, 36),
@@ -59,7 +66,7 @@ def play_matrix(*, full: bool) -> int:
         for word, rate in (("moderate", shape.moderate), ("high", shape.high)):
             for gateways in (1, 4) if full else (1,) if word == "moderate" else (4,):
                 name = f"{shape.name}, {word} ({rate:g}/s), {gateways} gw"
-                lost += _row(name, shape, rate, gateways, seeds, requests)
+                lost += _row(name, shape, rate, gateways, seeds, requests) and shape.held
     return lost
 
 
@@ -79,7 +86,7 @@ def _row(name: str, shape: Shape, rate: float, gateways: int, seeds: tuple[int, 
     theirs = f"{names['ttft_mean']}/{names['ttft_p99']}"
     sums = [f"{mean(best['ttft_mean'].ttft_mean):.3f} / {mean(best['ttft_p99'].ttft_p99):.2f}"]
     sums += [f"{mean(found[p].ttft_mean):.3f} / {mean(found[p].ttft_p99):.2f}" for p in OURS]
-    verdict = f"LOST: {', '.join(lost)}" if lost else ""
+    verdict = f"{'LOST' if shape.held else 'shown only, behind'}: {', '.join(lost)}" if lost else ""
     print(f"{name:38s}{theirs:>26s} {sums[0]:>16s}{sums[1]:>18s}{sums[2]:>18s}   {verdict}", flush=True)
     return bool(lost)
 

@@ -116,7 +116,7 @@ def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, 
     decision.candidates = candidates
     decision.output = output = _expected_output(pool, prompt, tokens)
     decision.columns = columns = _column(pool, candidates, held)
-    decision.rho = rho = pool.busy.rho(len(pool.replicas), now)
+    decision.rho = rho = pool.rho(candidates, now)
     half = 0.5 / pool.traits.prefill_doubling
     ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, ratio, pool.index.fill)
     ask.is_even = pool.outlook.is_even

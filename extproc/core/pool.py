@@ -132,6 +132,25 @@ class Pool:
         self.shadow = shadow
         self._arrange(self.replicas)
 
+    def rho(self, among: Sequence[Replica], now: float) -> float:
+        """How busy the pool is, by what is scarcer: time for prompts, or the running slots of the replicas `among`.
+
+        Either is the chance that a request has to wait for others: for prompts the share of time they take, as in a
+        queue with one server (0 and up), for slots the share of replicas on which all are taken (0..1), since nobody
+        waits while one is free. Where they are taken, whatever a replica computes slows down the answers that have
+        to end before the next request may begin.
+        """
+        prompts = self.busy.rho(len(self.replicas), now)
+        if prompts >= 1.0 or not among:
+            return prompts
+        slots = len([replica for replica in among if replica.occupancy >= 1.0]) / len(among)
+        return slots if slots > prompts else prompts
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all running slots of a replica are taken."""
+        return any(replica.occupancy >= 1.0 for replica in self.replicas)
+
     def get(self, address: str) -> Replica | None:
         """The living incarnation at an address."""
         return self._by_address.get(address)

@@ -2,13 +2,15 @@
 
 Rule. A request's best replica is the one with the least charged cost. While that one has more than `theta` seconds
 of prompt work ahead, the request waits here instead of there, so that the choice is made with what is known later.
-The next to go is the one with the least (own uncached prefill seconds - `alpha` * seconds waited) among those
-whose best replica is open: short work first, and age wins in the end. After `cap` seconds a request goes to its
-best replica however busy that is: whatever is free would scatter long prefixes. In an idle fleet nothing waits.
+The next to go is the one with the least (own uncached prefill seconds - `alpha` * seconds waited) among those whose
+best replica is open: short work first, and age wins in the end. After `cap` seconds a request goes to its best
+replica however busy that is: whatever is free would scatter long prefixes. In an idle fleet nothing waits. A
+replica where a sequence waits for a running slot is closed until an answer ends there: else prompts that are
+cached, and so little work, would queue there for many seconds, ahead of all that waits here for its turn.
 
 Several gateways act in one order without asking each other: each announces what it holds, and runs the rule over
-its own and the others' requests. When the next one is another's, it leaves room for it on that replica and goes
-on; only the owner binds. What it knows is as old as the journal is late, and three rules keep that cheap:
+its own and the others' requests. When the next one is another's, it leaves room for it on that replica and goes on;
+only the owner binds. What it knows is as old as the journal is late, and three rules keep that cheap:
 
 * Who was there when a replica opened goes before who came later, however short: its owner has taken the place by
   then, and only the news of it is not here yet. Who came less than a journal's delay before counts as later, since
@@ -48,13 +50,11 @@ _EPSILON = 1e-6
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class RoomSettings:
-    """Seconds: `theta` of prompt work ahead at which a replica is open, `cap` of waiting. `alpha` in s/s.
-
-    `order`: "shortest" (least uncached work first, with aging) or "fcfs". `most` bounds the policy's w: what waits
-    here keeps to its cached prefix without being charged much for leaving it. `patience`: seconds for which room is
+    """Seconds: `theta` of prompt work ahead at which a replica is open, `cap` of waiting. `alpha` in s/s. `order`:
+    "shortest" (least uncached work first, with aging) or "fcfs". `most` bounds the policy's w: what waits here
+    keeps to its cached prefix without being charged much for leaving it. `patience`: seconds for which room is
     left for another gateway's request, ten journal delays: after a tenth of it the others know of what is held
-    here. `requests` and `tokens` bound what one gateway holds; beyond, requests are bound at
-    arrival.
+    here. `requests` and `tokens` bound what one gateway holds; beyond, requests are bound at arrival.
     """
 
     theta: float = 0.2
@@ -211,19 +211,25 @@ class WaitingRoom:
         if late is not None:
             return late
         backlogs = self._backlogs(now)
+        ahead = self._ahead(backlogs)
         if len(self._held) > self.own:
-            self._note(backlogs, now)
-        if not backlogs or min(backlogs) > self._theta:
+            self._note(ahead, now)
+        if not ahead or min(ahead) > self._theta:
             self._shut = now
             return None
-        return self._walk(backlogs, now)
+        return self._walk(backlogs, ahead, now)
 
-    def _note(self, backlogs: list[float], now: float) -> None:
+    def _ahead(self, backlogs: list[float]) -> list[float]:
+        """The same, and infinity where a sequence waits for a slot already; one may, so that no slot stays empty."""
+        pairs = zip(backlogs, self.pool.replicas, strict=True)
+        return [waits if replica.occupancy <= 1.0 else math.inf for waits, replica in pairs]
+
+    def _note(self, ahead: list[float], now: float) -> None:
         """Note since when each replica is open: by the clock, but not before it was last seen closed."""
         theta, opened = self._theta, self._opened
-        if len(opened) != len(backlogs):
-            opened[:] = [math.inf] * len(backlogs)
-        for i, waits in enumerate(backlogs):
+        if len(opened) != len(ahead):
+            opened[:] = [math.inf] * len(ahead)
+        for i, waits in enumerate(ahead):
             if waits > theta:
                 opened[i] = math.inf
             elif opened[i] == math.inf:
@@ -273,7 +279,7 @@ class WaitingRoom:
     def _views(self, backlogs: list[float], now: float) -> Callable[[float], _View]:
         """What a request with an answer of so many tokens sees of the replicas. Only crowded ones mind the length."""
         replicas = self.pool.replicas
-        rho = self.pool.busy.rho(len(replicas), now)
+        rho = self.pool.rho(replicas, now)
         charge = 1.0 + self._policy.weight(rho)
         rates = [1.0 / replica.prefill_speed for replica in replicas]
         charged = [charge * rate * replica.bias for rate, replica in zip(rates, replicas, strict=True)]
@@ -290,27 +296,23 @@ class WaitingRoom:
 
         return view
 
-    def _walk(self, backlogs: list[float], now: float) -> int | None:
-        """Go through everybody's requests in the common order, leaving room for others'.
-
-        An own one that shares with another's, for which room is left, what neither finds cached yet waits for the
-        news of where that goes.
-        """
-        ahead: set[int] = set()
+    def _walk(self, backlogs: list[float], ahead: list[float], now: float) -> int | None:
+        """Go through everybody's requests in the common order; room is left for others'."""
+        coming: set[int] = set()
         self._again = math.inf
-        for _, _, key, held, best, seconds in self._queue(backlogs, now):
-            if backlogs[best] > self._theta:  # room was left there for one before it
+        for _, _, key, held, best, seconds in self._queue(backlogs, ahead, now):
+            if ahead[best] > self._theta:  # room was left there for one before it
                 held.yielded = math.inf
             elif not held.is_own:
                 if self._trusts(held, now):
-                    backlogs[best] += seconds
+                    ahead[best] += seconds if self.pool.replicas[best].occupancy < 1.0 else math.inf
                     for chain in held.prompt.chains:
-                        ahead.update(chain.hashes)
-            elif ahead.isdisjoint(held.watch):
+                        coming.update(chain.hashes)
+            elif coming.isdisjoint(held.watch):
                 return key
         return None
 
-    def _queue(self, backlogs: list[float], now: float) -> list[_Place]:
+    def _queue(self, backlogs: list[float], ahead: list[float], now: float) -> list[_Place]:
         """Those whose best replica is open, in the common order."""
         theta, alpha, fcfs = self._theta, self.settings.alpha, self.settings.order == "fcfs"
         shared, delay = len(self._held) > self.own, self.settings.patience / _DELAYS
@@ -322,7 +324,7 @@ class WaitingRoom:
                 self._look_up(held, now)
             view = view_of(held.output)
             best, work = view.best(held)
-            if backlogs[best] > theta:
+            if ahead[best] > theta:
                 held.yielded = math.inf
                 continue
             seconds = work * view.rates[best]

@@ -119,7 +119,7 @@ class Gateway:
 
     def ended(self, key: int, now: float) -> None:
         """An own request is over."""
-        self.ledger.release(key, now)
+        self._release(key, now)
 
     def answered(self, job: Job) -> None:
         """An own request was answered in full: its length is learned from, as the server does with `usage`."""
@@ -138,11 +138,17 @@ class Gateway:
                 self.ledger.prompt_done(news.key, now)
                 self._changed = True
         elif isinstance(news, Ended):
-            self.ledger.release(news.key, now)
+            self._release(news.key, now)
             if self.room is not None:
                 self.room.remove(news.key)
         elif self.room is not None:
             self.room.hear(news.key, news.prompt, news.arrived)
+
+    def _release(self, key: int, now: float) -> None:
+        """Take a charge off. Where all running slots were taken, that makes one free."""
+        if self.waiting and self.pool.is_full:
+            self._changed = True
+        self.ledger.release(key, now)
 
     def _hear_placed(self, news: Placed, now: float) -> None:
         if self.room is not None:

@@ -186,18 +186,27 @@ def _hot(
     rate: float,
     seed: int,
     share: float = 0.5,
+    prompts: int = 1,
     prompt: int = 16_000,
     length: int = 3000,
     output: int = 150,
 ) -> Iterator[Row]:
-    """One hot prompt: a share of all requests begins with it; the others have nothing in common."""
+    """Hot prompts: a share of all requests begins with one of them; the others have nothing in common.
+
+    All of them are asked for alike. The i-th has 2 * i / (prompts + 1) times `prompt` tokens.
+    """
     dice, numbers, now = _Dice(seed), count(), 0.0
-    hot = _Text(numbers)
-    hot.extend(prompt)
+    hot = [_Text(numbers) for _ in range(prompts)]
+    for place, text in enumerate(hot, 1):
+        text.extend(2 * place * prompt // (prompts + 1))
     for _ in range(requests):
         now += dice.gap(rate)
-        text = hot.fork() if dice.random() < share else _Text(numbers)
-        text.extend(dice.length(length if text.tokens == 0 else 300))
+        if dice.random() < share:
+            text = hot[int(dice.random() * prompts) if prompts > 1 else 0].fork()
+            text.extend(dice.length(300))
+        else:
+            text = _Text(numbers)
+            text.extend(dice.length(length))
         yield text.row(now, dice.length(output))
 
 
@@ -257,7 +266,8 @@ _MOST_SHARED = 2**31
 #: Least and most of each setting that is no length.
 _BOUNDS: dict[str, tuple[float, float]] = {
     "requests": (1, MOST_REQUESTS), "rate": (0.0001, 1e6), "seed": (-(2**53), 2**53), "groups": (1, 10**6),
-    "documents": (1, 10**6), "turns": (1, 1000), "think": (0, DAY), "share": (0, 1), "size": (1, 10**6),
+    "documents": (1, 10**6), "turns": (1, 1000), "prompts": (1, 10**6), "think": (0, DAY), "share": (0, 1),
+    "size": (1, 10**6),
 }  # fmt: skip
 
 #: Name on the command line -> generator.
@@ -306,7 +316,8 @@ def _checked(key: str, value: float, usual: float) -> int | float:
 
 def _check_sizes(chosen: Mapping[str, float]) -> None:
     """Bound what settings make together: the texts that are shared, and the longest prompt of a session."""
-    shared = chosen.get("groups", chosen.get("documents", 1)) * chosen.get("prompt", chosen.get("length", 1))
-    within("groups (documents) times their length, in tokens,", shared, 1, _MOST_SHARED)
+    texts = chosen.get("groups", chosen.get("documents", chosen.get("prompts", 1)))
+    shared = texts * chosen.get("prompt", chosen.get("length", 1))
+    within("groups (documents, prompts) times their length, in tokens,", shared, 1, _MOST_SHARED)
     context = chosen.get("turns", 1) * (chosen.get("user", 0) + chosen["output"])
     within("turns times the tokens of each", context, 0, MOST_TOKENS)

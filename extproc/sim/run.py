@@ -236,6 +236,7 @@ class Simulation:
         for job in ended:
             self.gateways[job.gateway].answered(job)
             self._over(job, Status.FINISHED)
+            self._pump(self.gateways[job.gateway])
 
     def _over(self, job: Job, status: Status) -> None:
         """A request is over: its charge is released and the session's next turn starts after its pause."""

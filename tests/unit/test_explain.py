@@ -94,7 +94,7 @@ def test_parts_add_up_to_the_policys_own_score(rho: float) -> None:
         assert sum(parts[name][i] for name in parts if name != "total") == pytest.approx(parts["total"][i])
     assert parts["other"][0] > 0
     assert parts["other"][1] == pytest.approx(0.0, abs=1e-9)
-    assert (parts["others"][1] > 0) == (rho > 0)
+    assert parts["others"][1] > 0, "all running slots of A are taken"
 
 
 @pytest.mark.parametrize(("draw", "factor"), [(0.0, 2.0 * 0.9), (0.99, 2.0)])

@@ -193,3 +193,18 @@ def test_rho_starts_low_and_has_no_division_by_zero() -> None:
     assert busy.rho(0, 0.0) == 0.0
     busy.add(0.5, 0.0)
     assert 0 < busy.rho(4, 0.0) <= 0.5
+
+
+def test_rho_is_that_of_what_is_scarcer_prompt_time_or_running_slots() -> None:
+    p = pool(max_running=10)
+    first, second = p.replicas
+    for key in range(9):
+        first.books.send(key, 0, 0, 0.0, first.prefill_speed)
+    first.recount()
+    assert p.rho(p.replicas, 0.0) == 0.0, "nobody waits while a slot is free"
+    first.books.send(9, 0, 0, 0.0, first.prefill_speed)
+    first.recount()
+    assert p.rho(p.replicas, 0.0) == 0.5
+    assert (p.rho([first], 0.0), p.rho([second], 0.0)) == (1.0, 0.0)
+    p.busy.add(0.8 * 2, 0.0)  # 0.8 s of prompts for each of two replicas in the first second
+    assert p.rho(p.replicas, 0.0) == p.rho([], 0.0) == pytest.approx(0.8, rel=0.01)

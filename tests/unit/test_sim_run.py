@@ -151,6 +151,23 @@ def test_late_binding_beats_binding_at_arrival_under_load() -> None:
     assert late < bound
 
 
+def test_with_hot_prompts_and_all_running_slots_taken_the_default_keeps_up() -> None:
+    """More than the slots, 32 a replica, can take: 60 % of requests begin with one of 10k, 20k and 30k tokens."""
+    hot = {"prompts": 3, "prompt": 20_000, "share": 0.6, "length": 2000, "output": 120}
+    workload = generated("hot", hot | {"requests": 900, "rate": 27, "seed": 2})
+    policies = ["cache_aware", "least_request", "charged_cost", "charged_cost+late"]
+    sim = SimSettings(fleet=uniform_fleet(4, EngineSettings(max_running=32)))
+    runs = [
+        result.runs[0] for result in compare(Plan(workload=workload, policies=policies, seeds=[0], sim=sim))
+    ]
+    aware, least, bound, late = ([run["ttft_mean"] or 0.0, run["ttft_p99"] or 0.0] for run in runs)
+    mean, tail = (min(pair) for pair in zip(aware, least, strict=True))
+    assert late[0] < 0.8 * mean
+    assert late[1] < 1.1 * tail
+    assert bound[0] < 1.1 * mean
+    assert bound[1] < 1.15 * tail
+
+
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not() -> None:
     workload = generated("chat", {"requests": 120, "rate": 12})
     plan = Plan(

@@ -275,3 +275,42 @@ def test_waiting_expects_the_answer_that_a_decision_expects() -> None:
     bench.room.hold(1, brief, 0.0)
     assert bench.room.next_own(0.0) == 1
     assert bench.bind(1, brief, 0.0) == "r0"
+
+
+def test_where_a_sequence_waits_for_a_running_slot_nothing_is_sent_until_an_answer_ends() -> None:
+    bench = Bench(replicas=1)
+    slots = bench.pool.traits.max_running
+    for number in range(slots):
+        bench.busy(100 + number, "r0", 0.0)
+    bench.room.hold(1, prompt(50, root=1), 0.0)
+    assert bench.room.next_own(0.0) == 1, "one may stand ready, so that no slot is ever empty"
+    bench.bind(1, prompt(50, root=1), 0.0)
+    bench.room.hold(2, prompt(50, root=2), 0.1)
+    assert bench.room.next_own(0.1) is None, "0.05 s of prompt work ahead, but one waits already"
+    bench.ledger.release(100, 0.2)
+    assert bench.room.next_own(0.2) == 2
+
+
+def test_a_request_waits_for_a_slot_where_its_prefix_is_though_another_replica_has_one() -> None:
+    bench = Bench(replicas=2)
+    warm = bench.pool.get("r0")
+    assert warm is not None
+    bench.pool.place(warm, prompt(5000, root=7).chains, 0.0)
+    for number in range(bench.pool.traits.max_running + 1):
+        bench.busy(100 + number, "r0", 0.0)
+    bench.room.hold(1, prompt(5100, root=7), 0.0)
+    assert bench.room.next_own(0.0) is None
+    bench.ledger.release(100, 0.1)
+    assert bench.room.next_own(0.1) == 1
+    assert bench.bind(1, prompt(5100, root=7), 0.1) == "r0"
+
+
+def test_room_for_anothers_request_takes_the_last_place_of_a_full_replica() -> None:
+    bench = Bench(replicas=1, patience=0.05)
+    for number in range(bench.pool.traits.max_running):
+        bench.busy(100 + number, "r0", 0.0)
+    bench.room.hear(50, prompt(30, root=5), 0.0)
+    bench.room.hold(1, prompt(60, root=1), 0.0)
+    assert bench.room.next_own(0.0) is None, "only one may stand ready, and the other comes first"
+    bench.room.remove(50)
+    assert bench.room.next_own(0.01) == 1

@@ -5,8 +5,9 @@ w       = gain * rho / (1 - rho), at most `most`
 
 backlog is prompt work already sent and not yet computed. `w` is why this beats the greedy "least time to
 first token": a prompt sent where its prefix is not cached costs everybody behind it too, and the busier the
-pool (rho), the more are behind. In an idle pool w is 0 and the rule is greedy; in overload it keeps long
-prefixes where they are. gain 3 and cap 20 came out best on public traces (docs/policies.md).
+pool (rho: prompts take all its time, or answers all its running slots; core/pool.py), the more are behind. In an
+idle pool w is 0 and the rule is greedy; in overload it keeps long prefixes where they are. gain 3 and cap 20 came
+out best on public traces (docs/policies.md).
 decode is charged for the context that is on a replica already; each of its steps reads all of it.
 
 A hot prefix that is cheap to follow would draw everybody to the one replica that had it first. So what requests
