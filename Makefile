@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ONLY   ?=
 
-.PHONY: help demo test lint types unit integration faults guarantees bench lock clean protos
+.PHONY: help demo test lint types unit integration faults soak guarantees bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,6 +37,9 @@ integration: $(STAMP) ## real Envoy, real Redis, real HTTP
 
 faults: $(STAMP) ## every fault of Redis and of gateways under load, the long ones included
 	@$(BIN)/pytest tests/integration/test_shared_faults.py
+
+soak: $(STAMP)   ## an hour's soak in ten minutes: is memory flat, in gateways and in Redis
+	@$(BIN)/python -m benchmarks.soak --check
 
 guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
 	@$(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"

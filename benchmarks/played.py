@@ -64,7 +64,7 @@ class Open:
         rng = random.Random(number)
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         due = time.monotonic()
-        while (due := due + rng.expovariate(self._each)) < end:
+        while (due := due + rng.expovariate(self._each)) < end > time.monotonic():
             await asyncio.sleep(max(due - time.monotonic(), 0))
             writer.write(self.payload(rng))
             head = await reader.readuntil(b"\r\n\r\n")
