@@ -30,6 +30,8 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         fallbacks=settings.requests.fallbacks,
         body=limits.body,
         expanded_body=limits.expanded_body,
+        response_body=feedback.body_limit,
+        include_usage=feedback.include_usage,
         limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
     )
     return Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing

@@ -49,11 +49,21 @@ class Ending:
 
     def trailers(self, message: pb.ProcessingRequest) -> None:
         """The response ended cleanly. Never raises for what a peer sends."""
-        self.by = COMPLETE
         self._attributes(message)
-        usage, self.verdict = token_usage.in_metadata(message.metadata_context)
+        self.finished(*token_usage.in_metadata(message.metadata_context))
+
+    def finished(self, usage: Usage | None, verdict: str) -> None:
+        """The response came to its end, and this is what was found of its usage."""
+        self.by = COMPLETE
+        self._found(usage, verdict)
+
+    def _found(self, usage: Usage | None, verdict: str) -> None:
+        """The first usage stays: a second teller, or the same message twice, changes nothing."""
+        if self.verdict == token_usage.COMPLETE or verdict == token_usage.ABSENT:
+            return
+        self.verdict = verdict
         # An error has no usage, whatever its body looks like.
-        if usage is not None and (self.status is None or self.status < 400):
+        if self.status is None or self.status < 400:
             self.usage = usage
 
     def headers(self, message: pb.ProcessingRequest) -> None:
@@ -67,11 +77,15 @@ class Ending:
     def logged(self, entry: Ended) -> None:
         """The access log's entry came; what the stream told already stays."""
         if self.by == UNKNOWN:
-            self.by = CLIENT if entry.by_client else UPSTREAM if entry.status is None else COMPLETE
+            broken = entry.status is None or entry.limited
+            self.by = CLIENT if entry.by_client else UPSTREAM if broken else COMPLETE
         self.status = self.status or entry.status
         self.served = self.served or entry.replica
         if self.attempts is None:
             self.attempts = entry.attempts
+        # A client that left may have an answer whose usage was read in full; a broken one has no end.
+        if entry.status is not None and not entry.limited:
+            self._found(entry.usage, entry.verdict)
 
     def _attributes(self, message: pb.ProcessingRequest) -> None:
         if _FILTER not in message.attributes:

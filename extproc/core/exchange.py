@@ -9,7 +9,7 @@ States and what moves them (a message not named is answered "go on" or ignored, 
     START      anything else                               -> OVER      not for us: the stream closes with OK
     BODY       request_body (end of stream or trailers)    -> DECIDED   decided by the prompt, or refused
     DECIDED    a further request body                      -> DECIDED   ignored: never answered twice
-    DECIDED    response_headers, response_trailers         -> DECIDED   answered at once; how it ended is noted
+    DECIDED    response_headers, _body, _trailers          -> DECIDED   answered at once; how it ended is noted
     any        the stream ends                             -> OVER      the charge is released
 
 Full-duplex bodies come in pieces that must be echoed; their state belongs between BODY and DECIDED.
@@ -19,10 +19,11 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from extproc.core import dialects, encoding, headers, observer, replies
+from extproc.core import dialects, encoding, headers, include_usage, observer, replies
 from extproc.core.decide import Decision
 from extproc.core.ending import Ending
 from extproc.core.prompt import Prompt
+from extproc.core.response import Response
 from extproc.core.steering import Steering
 from extproc.errors import TooLarge, Unreadable
 from extproc.pb import ext_proc_pb2 as pb
@@ -47,9 +48,9 @@ ENDED_EARLY: Final = "ended_early"
 
 
 class Reply(NamedTuple):
-    """What to do after a message: send `data` if there is some, then end the stream with OK if `close`."""
+    """What to do after a message: send `data`, one message or several, then end the stream with OK if `close`."""
 
-    data: bytes | None
+    data: bytes | tuple[bytes, ...] | None
     close: bool = False
 
 
@@ -69,6 +70,7 @@ _NEUTRAL = {
 
 #: Messages that tell how the exchange ends.
 _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.trailers}
+_RESPONSE = frozenset({"response_headers", "response_body", "response_trailers"})
 
 
 class Exchange:
@@ -87,6 +89,7 @@ class Exchange:
         "_key",
         "_owned",
         "_path",
+        "_response",
         "_steering",
         "decision",
         "ending",
@@ -102,6 +105,7 @@ class Exchange:
         self._owned: tuple[str, ...] = ()
         self._path = ""
         self._encoding = ""
+        self._response: Response | None = None
         self.state = START
         self.outcome = ENDED_EARLY
         self.why = ""
@@ -133,6 +137,8 @@ class Exchange:
         if kind in _TELLS:
             self.ending = self.ending or Ending()
             _TELLS[kind](self.ending, message)
+        if self._response is not None and kind in _RESPONSE:
+            return self._on_response(message, kind, now)
         return _NEUTRAL.get(kind, _SILENCE)
 
     def end(self, now: float) -> None:
@@ -149,6 +155,9 @@ class Exchange:
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
         told = message.request_headers
         self._read_headers(told.headers)
+        mode = message.protocol_config.response_body_mode
+        if mode:  # NONE is 0
+            self._response = Response(mode, self._steering.rules.response_body)
         if told.end_of_stream:
             return self._decide(None, now, NO_BODY)
         # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
@@ -156,6 +165,22 @@ class Exchange:
             return self._leave(OTHER_MODE)
         self.state = BODY
         return Reply(replies.continue_headers(self._owned)) if self._owned else _GO_ON
+
+    def _on_response(self, message: pb.ProcessingRequest, kind: str, now: float) -> Reply:
+        """A message of a response whose body comes."""
+        response = self._response
+        assert response is not None
+        self.ending = self.ending or Ending()
+        if kind == "response_headers":
+            response.headers(message.response_headers, self.ending)
+        elif kind == "response_trailers":
+            response.trailers(self.ending)
+        else:
+            answer = response.body(message.response_body, self.ending)
+            if self._key in self._steering.watched and response.first_token:
+                self._steering.first_token(self._key, now)
+            return Reply(answer)
+        return _NEUTRAL[kind]
 
     def _read_headers(self, header_map: pb.HeaderMap) -> None:
         for header in header_map.headers:
@@ -189,7 +214,17 @@ class Exchange:
             if rules.unreadable_passes or error.reason == "no_dialect":
                 return self._decide(_opaque(body, error), now, UNREADABLE)
             return self._refuse(BAD_REQUEST, error.reason)
-        return self._decide(prompt, now, STEERED)
+        reply = self._decide(prompt, now, STEERED)
+        if rules.include_usage and not self._encoding and self.outcome == STEERED:
+            return self._with_usage(reply, include_usage.added(prompt, body))
+        return reply
+
+    def _with_usage(self, reply: Reply, body: bytes | None) -> Reply:
+        """The same answer, and the request goes on with another body, if there is one."""
+        if body is None:
+            return reply
+        assert isinstance(reply.data, bytes)
+        return Reply(reply.data + replies.replaced(body))
 
     def _decide(self, prompt: Prompt | None, now: float, outcome: str) -> Reply:
         steering = self._steering
@@ -208,7 +243,7 @@ class Exchange:
         told = ((headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id))
         several = pool.name if len(steering.pools) > 1 else ""
         mark = observer.mark(steering, self._key) if prompt is not None and prompt.stream else ""
-        if mark:
+        if mark or (self._response is not None and prompt is not None and prompt.stream):
             steering.watched[self._key] = self
         owned, to = self._owned, decision.destination
         return Reply(replies.steer(to, told, at_headers=at_headers, owned=owned, pool=several, mark=mark))

@@ -7,12 +7,19 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from extproc.addresses import HostPort
+from extproc.core.usage import token_usage
+from extproc.core.usage.record import Usage
 from extproc.pb import access_log_pb2 as pb
 
 #: Digits of a Retry-After that are read; a longer number is cut, dates and junk count as 0.
 _RETRY_DIGITS = 6
 #: Status codes with which an engine asks to be left alone.
 _PUSHING = frozenset({429, 503})
+
+
+#: Envoy's word for `max_stream_duration` (pools[].timeouts.total).
+_TOO_LONG = "max_duration_timeout"
+_NOTHING = token_usage.Told(None, token_usage.ABSENT)
 
 
 class Ended(NamedTuple):
@@ -25,6 +32,9 @@ class Ended(NamedTuple):
         retry_after: seconds it asked to be left alone, with a 429 or 503; None when it did not.
         by_client: the client left before the end, so the status says nothing of the replica.
         attempts: how many replicas Envoy tried; None where it does not say.
+        limited: a limit of Envoy's on the whole exchange ended it, so it says nothing of the replica.
+        usage: tokens as the engine counted them, where ai_protocol_manager read the response; else None.
+        verdict: what that record was like (core/usage/token_usage.py).
     """
 
     replica: str
@@ -33,6 +43,9 @@ class Ended(NamedTuple):
     retry_after: float | None
     by_client: bool
     attempts: int | None = None
+    limited: bool = False
+    usage: Usage | None = None
+    verdict: str = token_usage.ABSENT
 
 
 def read(data: bytes) -> Iterator[Ended]:
@@ -49,14 +62,16 @@ def read(data: bytes) -> Iterator[Ended]:
             response = entry.response
             code = response.response_code.value
             broken = by_client = False
+            limited = response.response_code_details == _TOO_LONG  # which has no flag
             if common.HasField("response_flags"):  # most requests have none
                 broken, by_client = _flagged(common.response_flags)
+                limited = limited or _limited(common.response_flags)
             asked = _retry_after(response) if code in _PUSHING else None
             status = None if broken or not code else code
             attempts = common.upstream_request_attempt_count or None
-            yield Ended(
-                _address(socket.address, port), entry.request.request_id, status, asked, by_client, attempts
-            )
+            replica, request_id = _address(socket.address, port), entry.request.request_id
+            told = token_usage.in_log_entry(entry) if common.HasField("metadata") else _NOTHING
+            yield Ended(replica, request_id, status, asked, by_client, attempts, limited, *told)
 
 
 @lru_cache(maxsize=4096)
@@ -71,8 +86,14 @@ def _flagged(flags: pb.ResponseFlags) -> tuple[bool, bool]:
         or flags.upstream_remote_reset
         or flags.upstream_connection_termination
         or flags.upstream_request_timeout
+        or flags.upstream_protocol_error  # a chunked response that ends before its last chunk
     )
     return broken, flags.downstream_connection_termination and not broken
+
+
+def _limited(flags: pb.ResponseFlags) -> bool:
+    """Whether Envoy's clock ended it and not the replica's try: also a client that reads nothing can be the cause."""
+    return flags.stream_idle_timeout or flags.duration_timeout or flags.upstream_max_stream_duration_reached
 
 
 def _retry_after(response: pb.HTTPResponseProperties) -> float | None:

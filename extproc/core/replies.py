@@ -139,6 +139,26 @@ def _varint(size: int) -> bytes:
     return bytes(length)
 
 
+def echo(body: bytes, *, end: bool = False, without_message: bool = False, compressed: bool = False) -> bytes:
+    """A piece of a response's body sent back unchanged, as FULL_DUPLEX_STREAMED wants it."""
+    message = pb.ProcessingResponse()
+    streamed = message.response_body.response.body_mutation.streamed_response
+    streamed.body = body
+    streamed.end_of_stream = end
+    streamed.end_of_stream_without_message = without_message
+    streamed.grpc_message_compressed = compressed
+    return _bytes(message)
+
+
+def replaced(body: bytes) -> bytes:
+    """To append to `steer`'s answer to a body: the request goes on with this one, and with its length."""
+    length = _field(b"\x12", _set_header("content-length", str(len(body))))  # else Envoy answers 500
+    mutation = _field(
+        b"\x1a", _field(b"\x0a", body)
+    )  # CommonResponse { header_mutation body_mutation { body } }
+    return _field(b"\x1a", _field(b"\x0a", length + mutation))
+
+
 def refuse(status: int, message: str, kind: str, code: str, *, retry_after: int | None = None) -> bytes:
     """An immediate response with an OpenAI-style JSON error.
 

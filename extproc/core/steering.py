@@ -20,13 +20,17 @@ from extproc.core.prompt import Prompt
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Rules:
-    """What the operator decided about requests. `body` and `expanded_body` in bytes."""
+    """What the operator decided about requests. `body`, `expanded_body` and `response_body` in bytes."""
 
     unreadable_passes: bool = True
     unknown_model_passes: bool = False
     fallbacks: int = 2
     body: int = 32 * 2**20
     expanded_body: int = 64 * 2**20
+    #: Most bytes kept of a response's body at any time, where Envoy sends it.
+    response_body: int = 64 * 2**10
+    #: Whether streamed answers of OpenAI's APIs are asked for their usage when the client did not.
+    include_usage: bool = False
     limits: Limits = field(default_factory=Limits)
 
 
@@ -101,7 +105,7 @@ class Steering:
             replica = pool.get(ended.replica)
             if replica is None:
                 continue
-            if ended.by_client:
+            if ended.by_client or ended.limited:
                 replica.breaker.cancelled(ended.request_id)
                 continue
             before = replica.breaker.state

@@ -25,8 +25,12 @@ _FORWARDED: tuple[Tree, ...] = (
     *({"exact": name} for name in (":path", ":method", "content-encoding", "x-request-id")),
     *({"prefix": prefix} for prefix in OWNED_PREFIXES),
 )
+#: The rules hold for both directions: what is needed to read a response's body, beside content-encoding.
+_FOR_BODIES: tuple[Tree, ...] = ({"exact": ":status"}, {"exact": "content-type"})
 #: What the gateway is told of a response, beside its usage.
 _ATTRIBUTES = ("upstream.address", "response.code", "upstream.request_attempt_count")
+#: Sources by which it is told of one in messages of its own stream.
+_TELLING = frozenset({"trailers", "headers", "body"})
 _USAGE_NAMESPACE = "envoy.ai.token_usage"
 
 
@@ -35,8 +39,10 @@ def http_filters(envoy: EnvoySettings, feedback: FeedbackSettings) -> list[Tree]
     chain = [ext_proc(envoy, feedback.source)]
     if feedback.observer:
         chain.append(_observer(envoy))
-    if feedback.source == "trailers":
-        chain.append(_token_usage())  # after ext_proc in the list is before it on a response's way
+    if feedback.source in ("trailers", "access_log"):
+        chain.append(
+            _token_usage(feedback.source)
+        )  # after ext_proc in the list is before it on a response's way
     return [*chain, _named("router", typed("extensions.filters.http.router.v3.Router"))]
 
 
@@ -48,11 +54,15 @@ def ext_proc(envoy: EnvoySettings, source: str) -> Tree:
         failure_mode_allow=True,  # also keeps running responses whole when the gateway dies
         message_timeout=seconds(envoy.message_timeout),
         processing_mode=_processing_mode(source),
-        forward_rules={"allowed_headers": {"patterns": list(_FORWARDED)}},
+        forward_rules={
+            "allowed_headers": {"patterns": [*_FORWARDED, *(_FOR_BODIES if source == "body" else ())]}
+        },
         mutation_rules={"disallow_all": True, "allow_expression": {"regex": "|".join(_MUTABLE)}},
         metadata_options={"receiving_namespaces": {"untyped": [LB_NAMESPACE, OWN_NAMESPACE]}},
     )
-    if source != "off":
+    if source == "body":
+        config["allow_content_length_header"] = True  # nothing is changed, so it stays true
+    if source in _TELLING:
         config["response_attributes"] = list(_ATTRIBUTES)
     if source == "trailers":
         config["metadata_options"]["forwarding_namespaces"] = {"typed": [_USAGE_NAMESPACE]}
@@ -60,13 +70,17 @@ def ext_proc(envoy: EnvoySettings, source: str) -> Tree:
 
 
 def _processing_mode(source: str) -> Tree:
-    """The whole request body in one message; of the response at most one message, and never its body."""
+    """The whole request body in one message; of the response at most one message, unless its body is wanted.
+
+    STREAMED, as it neither holds a response until its end (BUFFERED) nor makes the gateway the only one who has it
+    (FULL_DUPLEX_STREAMED): a gateway that dies costs one message_timeout, and the response goes on.
+    """
     return {
         "request_header_mode": "SEND",
         "request_body_mode": "BUFFERED",
         "request_trailer_mode": "SKIP",
-        "response_header_mode": "SEND" if source == "headers" else "SKIP",
-        "response_body_mode": "NONE",
+        "response_header_mode": "SEND" if source in ("headers", "body") else "SKIP",
+        "response_body_mode": "STREAMED" if source == "body" else "NONE",
         "response_trailer_mode": "SEND" if source == "trailers" else "SKIP",
     }
 
@@ -103,8 +117,10 @@ def _grpc_service() -> Tree:
     }
 
 
-def _token_usage() -> Tree:
-    handling = {"include_unconfigured_routes": True, "usage_signal": "SYNTHESIZE_TRAILERS"}
+def _token_usage(source: str) -> Tree:
+    """Reads responses as they pass; without trailers of its own making nothing but the access log tells of it."""
+    signal = "SYNTHESIZE_TRAILERS" if source == "trailers" else "USAGE_SIGNAL_UNSPECIFIED"
+    handling = {"include_unconfigured_routes": True, "usage_signal": signal}
     config = typed(
         "extensions.filters.http.ai_protocol_manager.v3.AiProtocolManager",
         response_handling={"token_usage": handling},

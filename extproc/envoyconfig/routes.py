@@ -1,7 +1,7 @@
 """Envoy's routes: one for each pool, chosen by a header only the gateway can set; without it by the client's."""
 
 from extproc.config import GatewaySettings, PoolSettings
-from extproc.envoyconfig.names import POOL_HEADER, Tree, pool_cluster
+from extproc.envoyconfig.names import POOL_HEADER, Tree, pool_cluster, seconds
 
 
 def route_config(settings: GatewaySettings) -> Tree:
@@ -54,9 +54,21 @@ def _is(header: str, value: str) -> Tree:
 def _action(settings: GatewaySettings, pool: PoolSettings) -> Tree:
     """No limit on a response's length (Envoy's default is 15 s); the idle timeout ends a silent one."""
     action: Tree = {"cluster": pool_cluster(pool.name), "timeout": "0s"}
-    if settings.envoy.retries:
-        action["retry_policy"] = _retry_policy(settings.envoy.retries)
+    limits = _limits_of_a_try(pool)
+    if settings.envoy.retries or limits:
+        action["retry_policy"] = {**_retry_policy(settings.envoy.retries), **limits}
+    if pool.timeouts.total:
+        action["max_stream_duration"] = {"max_stream_duration": seconds(pool.timeouts.total)}
     return action
+
+
+def _limits_of_a_try(pool: PoolSettings) -> Tree:
+    """Limits that begin when a replica has the request: the wait for the gateway is none of its doing."""
+    first_byte, silence = pool.timeouts.first_byte, pool.timeouts.silence
+    return {
+        **({"per_try_timeout": seconds(first_byte)} if first_byte else {}),
+        **({"per_try_idle_timeout": seconds(silence)} if silence else {}),
+    }
 
 
 def _retry_policy(retries: int) -> Tree:

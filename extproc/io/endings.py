@@ -1,10 +1,13 @@
 """How each exchange ended, joined from its own stream and Envoy's access log, then learned from, counted and kept.
 
 Trailers tell at once. Of what they don't tell, a client that left, an answer without usage, the access log does a
-little later; an exchange waits for that, and is learned from as unknown when nothing comes.
+little later; an exchange waits for that, and is learned from as unknown when nothing comes. An entry may also come
+first, as it travels on a stream of its own; it is kept for as long. Entries are joined by request id: where two
+exchanges have one id at a time, neither is told anything, since the log can't tell them apart.
 """
 
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 from extproc.core.ending import GATEWAY, UNKNOWN, Ending
 from extproc.core.exchange import Exchange
@@ -15,8 +18,10 @@ from extproc.io.records import Records
 
 #: Seconds an exchange waits for the access log: Envoy sends it every 0.2 s, and once more when that fails.
 _PATIENCE: Final = 2.0
-#: Most exchanges that wait; the oldest goes first.
+#: Most exchanges that wait, entries that came first, and ids that are over; the oldest goes first.
 _MOST: Final = 20_000
+
+T = TypeVar("T")
 
 
 class Endings:
@@ -35,11 +40,21 @@ class Endings:
         self._metrics = metrics
         self._records = records
         self._logged = logged
+        #: By request id, oldest first: exchanges over of which the log is to tell ...
         self._waiting: dict[str, tuple[Exchange, float]] = {}
+        #: ... entries of which no exchange is over yet ...
+        self._early: dict[str, tuple[Ended, float]] = {}
+        #: ... and ids whose entries tell nothing: all was told, or it can't be told whose they are.
+        self._closed: dict[str, float] = {}
 
     def __len__(self) -> int:
         """Exchanges that wait for the access log."""
         return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """Entries and ids kept beside them."""
+        return len(self._early) + len(self._closed)
 
     def ended(self, exchange: Exchange, now: float) -> None:
         """The stream of an exchange is over."""
@@ -52,34 +67,78 @@ class Endings:
         elif self._logged and (ending is None or ending.by == UNKNOWN):
             self._wait(exchange, now)
             return
+        elif self._logged:
+            self._close(exchange.request_id, now)
         self._done(exchange, now)
 
     def logged(self, entry: Ended, now: float) -> None:
-        """An entry of the access log; those of other gateways' requests are passed over."""
-        exchange, _ = self._waiting.pop(entry.request_id, (None, 0.0))
+        """An entry of the access log; those of other gateways' requests are kept a little and forgotten."""
+        request_id = entry.request_id
+        exchange, _ = self._waiting.pop(request_id, (None, 0.0))
         if exchange is not None:
-            exchange.ending = exchange.ending or Ending()
-            exchange.ending.logged(entry)
-            self._done(exchange, now)
+            self._close(request_id, now)  # a second entry of it tells nothing
+            self._join(exchange, entry, now)
+        elif request_id in self._closed or request_id in self._early:
+            self._metrics.log_entry("known")
+        else:
+            self._early[request_id] = entry, now
+            _bound(self._early)
 
     def sweep(self, now: float) -> None:
         """Give up on entries that don't come. Call it every second or so."""
-        late = [key for key, (_, since) in self._waiting.items() if now - since > _PATIENCE]
-        for key in late:
-            self._done(self._waiting.pop(key)[0], now)
+        for exchange in _late(self._waiting, lambda kept: now - kept[1] > _PATIENCE):
+            self._metrics.log_entry("missing")
+            self._done(exchange[0], now)
+        for _ in _late(self._early, lambda kept: now - kept[1] > _PATIENCE):
+            self._metrics.log_entry("unclaimed")
+        for _ in _late(self._closed, lambda since: now - since > _PATIENCE):
+            pass
 
     def _wait(self, exchange: Exchange, now: float) -> None:
-        before = self._waiting.pop(
-            exchange.request_id, None
-        )  # two with one id: the log can't tell them apart
-        self._waiting[exchange.request_id] = exchange, now
-        if before is None and len(self._waiting) > _MOST:
-            before = self._waiting.pop(next(iter(self._waiting)))
-        if before is not None:
-            self._done(before[0], now)
+        request_id = exchange.request_id
+        early, _ = self._early.pop(request_id, (None, 0.0))
+        if early is not None:
+            self._close(request_id, now)
+            self._join(exchange, early, now)
+            return
+        before = self._waiting.pop(request_id, None)
+        if before is not None or request_id in self._closed:
+            self._close(request_id, now)
+            for twin in (before[0], exchange) if before is not None else (exchange,):
+                self._metrics.log_entry("ambiguous")
+                self._done(twin, now)
+            return
+        self._waiting[request_id] = exchange, now
+        if len(self._waiting) > _MOST:
+            self._done(self._waiting.pop(next(iter(self._waiting)))[0], now)
+
+    def _close(self, request_id: str, now: float) -> None:
+        self._early.pop(request_id, None)
+        self._closed[request_id] = now
+        _bound(self._closed)
+
+    def _join(self, exchange: Exchange, entry: Ended, now: float) -> None:
+        self._metrics.log_entry("joined")
+        exchange.ending = exchange.ending or Ending()
+        exchange.ending.logged(entry)
+        self._done(exchange, now)
 
     def _done(self, exchange: Exchange, now: float) -> None:
         assert exchange.decision is not None
         self._steering.learn(exchange.decision, exchange.ending, now)
         self._metrics.ended(exchange)
         self._records.ended(exchange)
+
+
+def _bound(kept: dict[str, Any]) -> None:
+    if len(kept) > _MOST:
+        del kept[next(iter(kept))]
+
+
+def _late(kept: dict[str, T], late: Callable[[T], bool]) -> Iterator[T]:
+    """Take out what came first for as long as it is late."""
+    while kept:
+        oldest = next(iter(kept))
+        if not late(kept[oldest]):
+            return
+        yield kept.pop(oldest)

@@ -32,7 +32,14 @@ class OutcomeMetrics(Collector):
             "kvsteer_settled_tokens", "Tokens as engines' usage counted them.", ["pool", "kind"]
         )
         self._usage = Counts("kvsteer_usage", "Usage records by what they were like.", ["verdict"])
+        self._log = Counts(
+            "kvsteer_log_entries", "Entries of Envoy's access log by what became of them.", ["result"]
+        )
         registry.register(self)
+
+    def log_entry(self, result: str) -> None:
+        """Something became of an entry of the access log: a word of docs/metrics.md."""
+        self._log.add((result,))
 
     def ended(self, exchange: Exchange) -> None:
         """A stream is over."""
@@ -51,7 +58,7 @@ class OutcomeMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """As Prometheus' library wants it."""
-        for counts in (self._endings, self._tokens, self._usage):
+        for counts in (self._endings, self._tokens, self._usage, self._log):
             yield counts.family()
         retried = Counts(
             "kvsteer_retried", "Exchanges that another replica served than the one chosen.", ["pool"]

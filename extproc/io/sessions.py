@@ -5,6 +5,7 @@ from typing import Protocol
 
 from extproc.core.exchange import DECIDED, Exchange
 from extproc.core.steering import Steering
+from extproc.io.transports import Answer
 
 
 class Watcher(Protocol):
@@ -34,7 +35,7 @@ class ExchangeSession:
         self._clock = clock
         self._settled = False
 
-    def receive(self, data: bytes) -> tuple[bytes | None, bool, bool]:
+    def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """The answer, whether to close the stream, and whether the request is settled."""
         exchange = self._exchange
         began = self._clock()

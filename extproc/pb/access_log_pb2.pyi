@@ -42,20 +42,28 @@ class AccessLogCommon(_message.Message):
     def __init__(self, upstream_remote_address: _Optional[_Union[Address, _Mapping[str, _Any]]] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping[str, _Any]]] = ..., metadata: _Optional[_Union[Metadata, _Mapping[str, _Any]]] = ..., upstream_request_attempt_count: _Optional[int] = ...) -> None: ...
 
 class ResponseFlags(_message.Message):
-    __slots__ = ("upstream_request_timeout", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "downstream_connection_termination", "upstream_retry_limit_exceeded")
+    __slots__ = ("upstream_request_timeout", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "downstream_connection_termination", "upstream_retry_limit_exceeded", "stream_idle_timeout", "upstream_max_stream_duration_reached", "duration_timeout", "upstream_protocol_error")
     UPSTREAM_REQUEST_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REMOTE_RESET_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_CONNECTION_FAILURE_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_CONNECTION_TERMINATION_FIELD_NUMBER: _ClassVar[int]
     DOWNSTREAM_CONNECTION_TERMINATION_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_RETRY_LIMIT_EXCEEDED_FIELD_NUMBER: _ClassVar[int]
+    STREAM_IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_MAX_STREAM_DURATION_REACHED_FIELD_NUMBER: _ClassVar[int]
+    DURATION_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_PROTOCOL_ERROR_FIELD_NUMBER: _ClassVar[int]
     upstream_request_timeout: bool
     upstream_remote_reset: bool
     upstream_connection_failure: bool
     upstream_connection_termination: bool
     downstream_connection_termination: bool
     upstream_retry_limit_exceeded: bool
-    def __init__(self, upstream_request_timeout: _Optional[bool] = ..., upstream_remote_reset: _Optional[bool] = ..., upstream_connection_failure: _Optional[bool] = ..., upstream_connection_termination: _Optional[bool] = ..., downstream_connection_termination: _Optional[bool] = ..., upstream_retry_limit_exceeded: _Optional[bool] = ...) -> None: ...
+    stream_idle_timeout: bool
+    upstream_max_stream_duration_reached: bool
+    duration_timeout: bool
+    upstream_protocol_error: bool
+    def __init__(self, upstream_request_timeout: _Optional[bool] = ..., upstream_remote_reset: _Optional[bool] = ..., upstream_connection_failure: _Optional[bool] = ..., upstream_connection_termination: _Optional[bool] = ..., downstream_connection_termination: _Optional[bool] = ..., upstream_retry_limit_exceeded: _Optional[bool] = ..., stream_idle_timeout: _Optional[bool] = ..., upstream_max_stream_duration_reached: _Optional[bool] = ..., duration_timeout: _Optional[bool] = ..., upstream_protocol_error: _Optional[bool] = ...) -> None: ...
 
 class HTTPRequestProperties(_message.Message):
     __slots__ = ("request_id",)
@@ -64,7 +72,7 @@ class HTTPRequestProperties(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class HTTPResponseProperties(_message.Message):
-    __slots__ = ("response_code", "response_headers")
+    __slots__ = ("response_code", "response_headers", "response_code_details")
     class ResponseHeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -74,9 +82,11 @@ class HTTPResponseProperties(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     RESPONSE_CODE_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_HEADERS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_CODE_DETAILS_FIELD_NUMBER: _ClassVar[int]
     response_code: _wrappers_pb2.UInt32Value
     response_headers: _containers.ScalarMap[str, str]
-    def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping[str, _Any]]] = ..., response_headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    response_code_details: str
+    def __init__(self, response_code: _Optional[_Union[_wrappers_pb2.UInt32Value, _Mapping[str, _Any]]] = ..., response_headers: _Optional[_Mapping[str, str]] = ..., response_code_details: _Optional[str] = ...) -> None: ...
 
 class Metadata(_message.Message):
     __slots__ = ("typed_filter_metadata",)

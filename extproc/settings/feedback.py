@@ -4,18 +4,32 @@ from typing import Literal
 
 from pydantic import Field
 
-from extproc.quantities import Number
+from extproc.quantities import Number, Size
 from extproc.settings.base import Settings
 
 
 class FeedbackSettings(Settings):
     """How outcomes reach the gateway, and what is made of them."""
 
-    source: Literal["trailers", "headers", "off"] = Field(
+    source: Literal["trailers", "access_log", "body", "headers", "off"] = Field(
         default="trailers",
         description=(
-            "what Envoy tells at the end of a response: trailers for status, replica and token usage in one message, "
-            "headers for status and replica alone, off for nothing"
+            "how Envoy tells of a response: trailers for status, replica and token usage in one message at its end, "
+            "access_log for the same in the access log, body for all of it piece by piece, headers for status and "
+            "replica alone, off for nothing"
+        ),
+    )
+    body_limit: Size = Field(
+        default=64 * 2**10,
+        ge=2**10,
+        le=16 * 2**20,
+        description="most memory for each response read here; longer events and JSON are scanned as they pass",
+    )
+    include_usage: bool = Field(
+        default=False,
+        description=(
+            "whether streams of OpenAI's APIs are asked for usage when clients did not; they then get one more "
+            "chunk"
         ),
     )
     observer: bool = Field(

@@ -173,6 +173,26 @@ class ShadowSettings(Settings):
     settings: dict[str, Number] = Field(default_factory=dict, description="its own settings")
 
 
+class TimeoutSettings(Settings):
+    """How long a response may take, as Envoy measures it; 0 for no limit (docs/feedback.md)."""
+
+    first_byte: Duration = Field(
+        default=0.0,
+        ge=0,
+        le=86400,
+        description="longest wait for a replica's response headers, each replica tried anew; then 504",
+    )
+    silence: Duration = Field(
+        default=0.0,
+        ge=0,
+        le=86400,
+        description="longest silence of a replica, before the first token or between two; then 504, or the end",
+    )
+    total: Duration = Field(
+        default=0.0, ge=0, le=86400, description="longest time from a request to its response's end"
+    )
+
+
 def _policy(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
@@ -214,6 +234,7 @@ class PoolSettings(Settings):
     capacity: CapacitySettings = Field(default_factory=CapacitySettings)
     cold: ColdSettings = Field(default_factory=ColdSettings)
     index: IndexSettings = Field(default_factory=IndexSettings)
+    timeouts: TimeoutSettings = Field(default_factory=TimeoutSettings)
 
     @property
     def reader(self) -> str | Generic:

@@ -79,6 +79,14 @@ class GatewaySettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _feedback_can_come(self) -> Self:
+        if self.feedback.source == "access_log" and not self.envoy.access_log:
+            raise ValueError(
+                "feedback.source is access_log but envoy.access_log is false, so nothing would come; set it to true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _discovery_has_what_it_needs(self) -> Self:
         for number, pool in enumerate(self.pools):
             if pool.discovery.any and not self.envoy.eds_dir:

@@ -1,10 +1,14 @@
 """Each exchange that is over is learned from, counted and kept once, when all is told or nothing more comes."""
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from prometheus_client.samples import Sample
 
 from extproc.core.exchange import Exchange
 from extproc.core.outcome import Ended
 from extproc.core.steering import Steering
+from extproc.core.usage.record import Usage
 from extproc.io.endings import Endings
 from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.records import Records
@@ -31,6 +35,13 @@ class World:
         exchange.end(now)
         self.endings.ended(exchange, now)
         return exchange
+
+    def entries(self, result: str) -> float | None:
+        return self.registry.get_sample_value("kvsteer_log_entries_total", {"result": result})
+
+    def all_endings(self) -> list[Sample]:
+        families = [family for family in self.registry.collect() if family.name == "kvsteer_endings"]
+        return [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
 
     def counted(self, by: str, status: str) -> float | None:
         labels = {"pool": "p", "by": by, "status": status}
@@ -89,10 +100,92 @@ def test_what_no_replica_could_take_the_gateway_ended() -> None:
     assert world.counted("gateway", "unknown") == 1
 
 
-def test_two_exchanges_of_one_id_are_both_finished() -> None:
+def test_two_exchanges_of_one_id_are_finished_and_neither_is_told_anything() -> None:
+    """The log can't tell them apart, nor the third that comes while entries of theirs may be on their way."""
     world = World()
-    world.exchange("same")
-    world.exchange("same")
-    assert len(world.endings) == 1
-    world.endings.sweep(10.0)
+    one, two = world.exchange("same"), world.exchange("same")
+    entry = Ended(replica(one), "same", 200, None, False, 1, usage=Usage(100, 7, 64), verdict="complete")
+    world.endings.logged(entry, 1.1)
+    three = world.exchange("same")
+    world.endings.logged(entry, 1.2)
     assert len(world.endings) == 0
+    assert world.counted("unknown", "unknown") == 3
+    assert all(exchange.ending is None for exchange in (one, two, three))
+    assert world.entries("ambiguous") == 3
+
+
+def test_an_entry_that_comes_before_the_stream_ends_is_not_lost() -> None:
+    world = World()
+    address = world.steering.pools[0].replicas[0].address
+    world.endings.logged(
+        Ended(address, "id-1", 200, None, False, 1, usage=Usage(100, 7, 64), verdict="complete"), 0.9
+    )
+    exchange = world.exchange()
+    assert len(world.endings) == 0
+    assert exchange.ending is not None
+    assert (exchange.ending.by, exchange.ending.usage) == ("complete", Usage(100, 7, 64))
+    assert world.entries("joined") == 1
+
+
+def test_an_entry_of_an_earlier_exchange_is_not_taken_for_a_later_one_of_the_same_id() -> None:
+    world = World()
+    first = world.exchange(told=True)
+    second = world.exchange()
+    world.endings.logged(
+        Ended(replica(first), "id-1", 200, None, False, 1, usage=Usage(9, 9, 9), verdict="complete"), 1.1
+    )
+    assert second.ending is None
+    assert world.entries("known") == 1
+
+
+def test_usage_of_the_log_is_not_taken_of_what_the_replica_broke_off_or_refused() -> None:
+    world = World()
+    for number, status in enumerate((None, 429, 503)):
+        exchange = world.exchange(f"id-{number}")
+        entry = Ended(
+            replica(exchange), f"id-{number}", status, None, False, 1, Usage(100, 7, 64), "complete"
+        )
+        world.endings.logged(entry, 1.1)
+        assert exchange.ending is not None
+        assert exchange.ending.usage is None
+
+
+def test_what_nobody_claims_is_forgotten() -> None:
+    world = World()
+    for number in range(100):
+        world.endings.logged(Ended("10.0.0.9:8000", f"other-{number}", 200, None, False), 1.0)
+    world.exchange(told=True)
+    assert world.endings.held == 101
+    world.endings.sweep(3.1)
+    assert world.endings.held == 0
+    assert world.entries("unclaimed") == 100
+
+
+@settings(max_examples=60)
+@given(
+    st.permutations([(kind, number) for number in range(4) for kind in ("stream", "entry", "entry")]),
+    st.sets(st.integers(0, 11)),
+)
+def test_whatever_is_lost_doubled_or_out_of_order_usage_is_right_or_absent(
+    events: list[tuple[str, int]], lost: set[int]
+) -> None:
+    """Exchange n costs 100 + n tokens; each has two copies of its entry, and any of the messages may be lost."""
+    world, done, now = World(), [], 1.0
+    for place, (kind, number) in enumerate(events):
+        now += 0.1
+        if place in lost and kind == "entry":
+            continue
+        if kind == "stream":
+            done.append((number, world.exchange(f"id-{number}", now=now)))
+        else:
+            usage = Usage(100 + number, 7, 64)
+            entry = Ended(
+                "10.0.0.1:8000", f"id-{number}", 200, None, False, 1, usage=usage, verdict="complete"
+            )
+            world.endings.logged(entry, now)
+    world.endings.sweep(now + 2.5)
+    assert len(world.endings) == world.endings.held == 0
+    for number, exchange in done:
+        got = exchange.ending.usage if exchange.ending is not None else None
+        assert got in (None, Usage(100 + number, 7, 64))
+    assert sum(metric.value for metric in world.all_endings()) == 4

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Protocol
 
+#: One serialized message, several, or none.
+Answer = bytes | tuple[bytes, ...] | None
+
 
 class Session(Protocol):
     """One ext_proc stream, as a transport sees it."""
 
-    def receive(self, data: bytes) -> tuple[bytes | None, bool, bool]:
+    def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """Take in one serialized message: the answer, whether to close with OK, whether all is decided."""
         ...
 

@@ -126,7 +126,10 @@ class GrpcioTransport:
     ) -> None:
         while (data := await context.read()) is not grpc.aio.EOF:
             answer, close, settled = receive(data)
-            if answer is not None:
+            if isinstance(answer, tuple):
+                for part in answer:
+                    await context.write(part)
+            elif answer is not None:
                 await context.write(answer)
             if close:
                 return

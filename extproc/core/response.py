@@ -1,0 +1,120 @@
+"""The response side of one exchange whose body Envoy sends, in whatever mode: read for its usage, never changed.
+
+In FULL_DUPLEX_STREAMED (and GRPC) the gateway holds the body: what it does not send back never reaches the client.
+In BUFFERED, BUFFERED_PARTIAL and STREAMED each message is answered "go on" and Envoy passes on its own copy.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from extproc.core import replies
+from extproc.core.ending import Ending
+from extproc.core.usage import bodies, token_usage
+from extproc.core.usage.bodies import BodyUsage
+from extproc.pb import ext_proc_pb2 as pb
+
+_Mode = pb.ProcessingMode
+#: Modes in which what comes must be sent back, or it is lost.
+_ECHOED: Final = frozenset({_Mode.FULL_DUPLEX_STREAMED, _Mode.GRPC})
+#: Modes in which pieces come as the replica sends them, so that the first of them tells of the first token.
+_PIECEMEAL: Final = frozenset({*_ECHOED, _Mode.STREAMED})
+#: Largest piece sent back, bytes: the largest that Envoy's own filters pass on with flow control as it should be
+#: (endpoint picker protocol 004 has the same bound for the same reason).
+MOST_ECHOED: Final = 64 * 1024
+
+#: What a body that gave nothing is called beside the records that Envoy makes of bodies itself.
+_VERDICTS = {
+    bodies.TOO_LARGE: token_usage.PARTIAL,
+    bodies.ENCODING: token_usage.FAILED,
+    bodies.GARBLED: token_usage.GARBLED,
+}
+
+
+class Response:
+    """Fed the messages of a response.
+
+    Args:
+        mode: the body mode that Envoy told.
+        limit: most bytes of the body kept at any time (core/usage/bodies.py).
+    """
+
+    __slots__ = ("_coding", "_echoes", "_kind", "_limit", "_over", "_piecemeal", "_reading")
+
+    def __init__(self, mode: int, limit: int) -> None:
+        self._limit = limit
+        self._echoes = mode in _ECHOED
+        self._piecemeal = mode in _PIECEMEAL
+        self._kind = self._coding = ""
+        self._reading: BodyUsage | None = None
+        self._over = False
+
+    @property
+    def held(self) -> int:
+        """Bytes of the body held at this moment, a decoder's window left out."""
+        return self._reading.held if self._reading is not None else 0
+
+    @property
+    def first_token(self) -> bool:
+        """Whether the first token of the answer came, where pieces come as they are made."""
+        return self._piecemeal and self._reading is not None and self._reading.first_token
+
+    def headers(self, told: pb.HttpHeaders, ending: Ending) -> None:
+        """The response began; `ending` knows its status already."""
+        for header in told.headers.headers:
+            if header.key == "content-type":
+                self._kind = _text(header)
+            elif header.key == "content-encoding":
+                self._coding = f"{self._coding},{_text(header)}" if self._coding else _text(header)
+        if told.end_of_stream:
+            self._end(ending)
+
+    def body(self, piece: pb.HttpBody, ending: Ending) -> bytes | tuple[bytes, ...] | None:
+        """The next piece of the body: what to answer, in as many messages as it takes.
+
+        Nothing is read or sent back after the end, which Envoy may deliver twice.
+        """
+        if self._over:
+            return None if self._echoes else replies.CONTINUE_RESPONSE_BODY
+        end = piece.end_of_stream or piece.end_of_stream_without_message
+        if self._reading is None:
+            self._reading = BodyUsage(self._kind, self._coding, self._limit, ending.status)
+        self._reading.feed(piece.body, end)
+        if end:
+            self._end(ending)
+        return tuple(_echo(piece)) if self._echoes else replies.CONTINUE_RESPONSE_BODY
+
+    def trailers(self, ending: Ending) -> None:
+        """Trailers came: they end a body that had no end of its own."""
+        if not self._over:
+            if self._reading is not None:
+                self._reading.feed(b"", end=True)
+            self._end(ending)
+
+    def _end(self, ending: Ending) -> None:
+        self._over = True
+        reading = self._reading
+        if reading is None:
+            ending.finished(None, token_usage.ABSENT)
+        elif reading.complete and reading.usage is not None and reading.usage.known:
+            ending.finished(reading.usage, token_usage.COMPLETE)
+        else:
+            garbled = token_usage.GARBLED if reading.unreadable else token_usage.ABSENT
+            ending.finished(None, _VERDICTS.get(reading.why, garbled))
+
+
+def _echo(piece: pb.HttpBody) -> Iterator[bytes]:
+    """The same bytes, in messages of at most `MOST_ECHOED`; the end goes with the last of them."""
+    body = piece.body
+    last = max(0, (len(body) - 1) // MOST_ECHOED) * MOST_ECHOED
+    for at in range(0, last, MOST_ECHOED):
+        yield replies.echo(body[at : at + MOST_ECHOED])
+    yield replies.echo(
+        body[last:],
+        end=piece.end_of_stream,
+        without_message=piece.end_of_stream_without_message,
+        compressed=piece.grpc_message_compressed,
+    )
+
+
+def _text(header: pb.HeaderValue) -> str:
+    return header.raw_value.decode("latin-1") if header.raw_value else header.value

@@ -1,0 +1,302 @@
+"""Usage and ends of real exchanges through the real Envoy, from every source: right or absent, never wrong."""
+
+import asyncio
+import gzip
+import hashlib
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from extproc.demo.stack import Stack, StackSettings
+from tests.integration.conftest import ledger_tokens, until
+from tests.integration.fixed_engine import BODIES, FixedEngine, fixed_engine
+
+SOURCES = ("trailers", "access_log", "body", "headers", "off")
+#: Sources that tell of usage at all, and those that read what is compressed: Envoy's own reader does not.
+TELLING = frozenset({"trailers", "access_log", "body"})
+UNPACKING = frozenset({"body"})
+RIGHT = (100, 64, 7)
+ABSENT = (None, None, None)
+
+
+class FixedStack(Stack):
+    """A stack before replicas that run already."""
+
+    def __init__(self, engine: FixedEngine, **feedback: Any) -> None:
+        super().__init__(
+            StackSettings(
+                redis_url="",
+                gateway={"feedback": feedback},
+                pool={"metrics": {"enabled": False}, "engine": "vllm"},
+            )
+        )
+        self._engine = engine
+
+    def start_engines(self) -> None:
+        self.replicas = list(self._engine.replicas)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[FixedEngine]:
+    with fixed_engine(2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def stack(request: pytest.FixtureRequest, engine: FixedEngine) -> Iterator[Stack]:
+    with FixedStack(engine, source=request.param) as running:
+        yield running
+
+
+def source_of(stack: Stack) -> str:
+    return str(stack.settings.gateway["feedback"]["source"])
+
+
+def metric(stack: Stack, name: str) -> float:
+    """The sum of a counter over its labels."""
+    url = f"http://127.0.0.1:{stack.gateway_ports[0][1]}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
+
+
+class Watch:
+    """What the gateway makes of the one exchange within."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._before = metric(stack, "kvsteer_endings_total")
+
+    def ending(self) -> dict[str, Any]:
+        """How it ended, once everything is told."""
+        until(
+            lambda: metric(self._stack, "kvsteer_endings_total") > self._before, 5, "the exchange has no end"
+        )
+        record = self._stack.admin("/decisions")["decisions"][0]
+        return record["ending"] or {}
+
+    def usage(self) -> tuple[Any, Any, Any]:
+        """Prompt tokens, cached tokens, output tokens."""
+        ending = self.ending()
+        return ending.get("prompt_tokens"), ending.get("cached_tokens"), ending.get("output_tokens")
+
+
+async def ask(stack: Stack, name: str, **headers: str) -> tuple[int, bytes, Any]:
+    """Status, body as it came, headers."""
+    stream = BODIES[name].startswith(b"data:")
+    body = {"model": "demo", "messages": [{"role": "user", "content": name}], "stream": stream}
+    async with (
+        aiohttp.ClientSession(auto_decompress=False) as session,
+        session.post(
+            f"{stack.url}/v1/chat/completions",
+            json=body,
+            headers={"accept-encoding": "identity", **headers},
+            timeout=aiohttp.ClientTimeout(total=30),
+        ) as answer,
+    ):
+        return answer.status, await answer.read(), answer.headers
+
+
+def same(got: bytes, name: str) -> bool:
+    return hashlib.sha256(got).digest() == hashlib.sha256(BODIES[name]).digest()
+
+
+@pytest.mark.parametrize("name", ["json", "three choices", "3 MB", "events with usage"])
+async def test_usage_is_right_where_the_source_tells_it(stack: Stack, name: str) -> None:
+    watch = Watch(stack)
+    status, got, headers = await ask(stack, name)
+    assert (status, same(got, name)) == (200, True)
+    assert watch.usage() == (RIGHT if source_of(stack) in TELLING else ABSENT)
+    assert watch.ending()["by"] == "complete"
+    assert watch.ending()["served"] == headers["x-kvsteer-replica"]
+
+
+async def test_a_stream_without_usage_has_none(stack: Stack) -> None:
+    watch = Watch(stack)
+    status, got, _ = await ask(stack, "events without usage")
+    assert (status, same(got, "events without usage")) == (200, True)
+    assert watch.usage() == ABSENT
+
+
+@pytest.mark.parametrize("name", ["json", "3 MB", "events with usage"])
+async def test_compressed_answers_pass_unchanged_and_are_read_where_that_can_be(
+    stack: Stack, name: str
+) -> None:
+    watch = Watch(stack)
+    status, got, headers = await ask(stack, name, **{"accept-encoding": "gzip"})
+    assert (status, headers["content-encoding"]) == (200, "gzip")
+    assert got == gzip.compress(BODIES[name], mtime=0)
+    assert watch.usage() == (RIGHT if source_of(stack) in UNPACKING else ABSENT)
+
+
+@pytest.mark.parametrize("name", ["error 429", "error 500"])
+async def test_errors_have_no_usage_even_where_their_body_looks_like_it(stack: Stack, name: str) -> None:
+    watch = Watch(stack)
+    status, got, _ = await ask(stack, name)
+    assert (status, same(got, name)) == (int(name[6:]), True)
+    assert watch.usage() == ABSENT
+    assert watch.ending()["status"] == status
+
+
+async def test_a_replica_that_resets_before_it_answers_gives_no_usage_and_is_not_followed_by_another(
+    stack: Stack,
+) -> None:
+    """It may have begun to compute: a prompt that crashes one engine is not fed to the next."""
+    watch = Watch(stack)
+    status, _, _ = await ask(stack, "reset once")
+    assert status == 503
+    assert watch.usage() == ABSENT
+
+
+async def test_after_a_retry_usage_and_replica_are_those_of_the_one_that_answered(stack: Stack) -> None:
+    watch = Watch(stack)
+    status, got, headers = await ask(stack, "503 once")
+    assert (status, same(got, "503 once")) == (200, True)
+    assert watch.usage() == (RIGHT if source_of(stack) in TELLING else ABSENT)
+    assert watch.ending()["attempts"] == 2
+    assert watch.ending()["served"] == headers["x-kvsteer-replica"]
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.6, 0.9, 1])
+async def test_a_client_that_leaves_anywhere_gives_the_right_usage_or_none(
+    stack: Stack, share: float
+) -> None:
+    """It reads this share of the bytes and closes its connection."""
+    watch = Watch(stack)
+    body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "slow"}], "stream": True})
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+    )
+    writer.write(f"{head}{len(body)}\r\n\r\n{body}".encode())
+    wanted, got = round(share * len(BODIES["slow"])), 0
+    while got < wanted:
+        piece = await asyncio.wait_for(reader.read(wanted - got), 20)
+        got += len(piece)
+    writer.transport.abort()
+    assert watch.usage() in (ABSENT, RIGHT)
+    until(lambda: ledger_tokens(stack) == 0, 5, "the ledger is not empty")
+
+
+async def test_a_replica_that_breaks_off_gives_no_usage(stack: Stack) -> None:
+    watch = Watch(stack)
+    with pytest.raises(aiohttp.ClientError):
+        await ask(stack, "cut")
+    assert watch.usage() == ABSENT
+    assert watch.ending()["by"] == "upstream"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl speaks HTTP/2 here")
+@pytest.mark.parametrize("name", ["json", "events with usage"])
+def test_http_2_clients_get_the_same_bytes_and_no_trailers_of_ours(stack: Stack, name: str) -> None:
+    watch = Watch(stack)
+    body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": name}]})
+    url = f"{stack.url}/v1/chat/completions"
+    command = ["curl", "-s", "--http2-prior-knowledge", "-w", "%{stderr}%{http_version}", "-d", body, url]
+    command += ["-H", "content-type: application/json"]
+    done = subprocess.run(command, capture_output=True, timeout=30, check=True)
+    assert done.stderr == b"2"
+    assert same(done.stdout, name)
+    assert watch.usage() == (RIGHT if source_of(stack) in TELLING else ABSENT)
+
+
+# ---- usage asked for on behalf of the client ----
+
+
+@pytest.fixture(scope="module")
+def asking(engine: FixedEngine) -> Iterator[Stack]:
+    with FixedStack(engine, include_usage=True) as running:
+        yield running
+
+
+def last_sent(engine: FixedEngine) -> bytes:
+    return engine.received[-1]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_stream_is_asked_for_its_usage_and_nothing_else_is_changed(
+    asking: Stack, engine: FixedEngine, chunked: bool
+) -> None:
+    body = b'{ "model" : "demo","stream":true, "messages":[{"role":"user","content":"events with usage"}],"x":1.50}'
+    url = f"{asking.url}/v1/chat/completions"
+    headers = {"content-type": "application/json", "accept-encoding": "identity"}
+    data: Any = body
+    if chunked:
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield body[:20]
+            yield body[20:]
+
+        data = pieces()
+    watch = Watch(asking)
+    async with aiohttp.ClientSession() as session, session.post(url, data=data, headers=headers) as answer:
+        assert answer.status == 200
+        assert same(await answer.read(), "events with usage")
+    assert last_sent(engine) == b'{"stream_options":{"include_usage":true},' + body[1:]
+    assert watch.usage() == RIGHT
+
+
+MESSAGES = b'"messages":[{"role":"user","content":"events with usage"}]'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"demo","stream":false,%s}' % MESSAGES,
+        b'{"model":"demo","stream":true,"stream_options":{"include_usage":true},%s}' % MESSAGES,
+    ],
+)
+async def test_what_needs_no_asking_stays_byte_for_byte(
+    asking: Stack, engine: FixedEngine, body: bytes
+) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{asking.url}/v1/chat/completions", data=body) as answer,
+    ):
+        assert answer.status == 200
+    assert last_sent(engine) == body
+
+
+async def test_without_the_setting_a_stream_stays_byte_for_byte(stack: Stack, engine: FixedEngine) -> None:
+    await ask(stack, "events without usage")
+    assert b"stream_options" not in last_sent(engine)
+
+
+# ---- limits of time ----
+
+
+@pytest.fixture(params=["first_byte", "silence", "total"])
+def limited(request: pytest.FixtureRequest, engine: FixedEngine) -> Iterator[tuple[Stack, str]]:
+    made = FixedStack(engine, source="access_log")
+    made.settings.pool["timeouts"] = {request.param: "0.7s"}
+    with made:
+        yield made, request.param
+
+
+async def test_limits_of_time_end_what_they_say_and_nothing_else(limited: tuple[Stack, str]) -> None:
+    """Late headers, a gap between two pieces, and a steady stream that takes longer than the limit."""
+    stack, limit = limited
+    for name, limits in (
+        ("late", {"first_byte", "silence", "total"}),
+        ("gap", {"silence", "total"}),
+        ("slow", {"total"}),
+    ):
+        watch, began, whole = Watch(stack), time.monotonic(), False
+        try:
+            status, got, _ = await ask(stack, name)
+            whole = status == 200 and same(got, name)
+            assert whole or status == 504
+        except aiohttp.ClientPayloadError:
+            pass
+        ending = watch.ending()
+        assert whole == (limit not in limits), f"{limit}: {name}"
+        assert ending["by"] == ("complete" if whole else "upstream"), f"{limit}: {name}"
+        assert watch.usage() == (RIGHT if whole else ABSENT)
+        assert whole or time.monotonic() - began < 2, f"{limit}: {name} took too long to be ended"
