@@ -118,6 +118,11 @@ class Exchange:
         """Whether the stream has ended."""
         return self.state == OVER
 
+    @property
+    def holding(self) -> bool:
+        """Whether pieces of a response are on their way through the gateway, which alone can send them on."""
+        return self._response is not None and self._response.holding
+
     def receive(self, data: bytes, now: float) -> Reply:
         """Take in one serialized ProcessingRequest. Never raises for what a peer sends."""
         try:

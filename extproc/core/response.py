@@ -54,6 +54,11 @@ class Response:
         return self._reading.held if self._reading is not None else 0
 
     @property
+    def holding(self) -> bool:
+        """Whether the gateway is to send the body back and its end has not come."""
+        return self._echoes and not self._over
+
+    @property
     def first_token(self) -> bool:
         """Whether the first token of the answer came, where pieces come as they are made."""
         return self._piecemeal and self._reading is not None and self._reading.first_token

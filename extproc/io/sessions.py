@@ -36,7 +36,7 @@ class ExchangeSession:
         self._settled = False
 
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
-        """The answer, whether to close the stream, and whether the request is settled."""
+        """The answer, whether to close the stream, and whether the stream may end here without harm."""
         exchange = self._exchange
         began = self._clock()
         try:
@@ -48,7 +48,7 @@ class ExchangeSession:
         if not self._settled and exchange.state >= DECIDED:
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
-        return answer, close, self._settled
+        return answer, close, self._settled and not exchange.holding
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""

@@ -61,6 +61,10 @@ SHAPES: dict[str, dict[str, Any]] = {
             "connect_timeout": "50ms",
         },
     },
+    "limits of time": {
+        "pools": [{**POOL, "timeouts": {"first_byte": "2s", "silence": "1s", "total": "1h"}}],
+        "envoy": {"retries": 0},
+    },
     "an observer": {"feedback": {"observer": True}},
     "an observer alone": {"feedback": {"source": "off", "observer": True}},
     "a gateway id": {"gateway_id": "gw-1"},
@@ -79,7 +83,7 @@ def accepted(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("source", ["trailers", "headers", "off"])
+@pytest.mark.parametrize("source", ["trailers", "access_log", "body", "headers", "off"])
 def test_envoy_accepts(shape: str, source: str, tmp_path: Path) -> None:
     tree = {"pools": [POOL], "feedback": {"source": source}, **SHAPES[shape]}
     accepted(tmp_path, render(parse(yaml.safe_dump(tree), shape)))

@@ -36,8 +36,8 @@ def chat(text: str = "hello", model: str = "m", **fields: Any) -> dict[str, Any]
     return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
 
 
-def answer(data: bytes | None) -> pb.ProcessingResponse:
-    assert data is not None, "the exchange answered nothing"
+def answer(data: bytes | tuple[bytes, ...] | None) -> pb.ProcessingResponse:
+    assert isinstance(data, bytes), "the exchange answered nothing, or more than once"
     return pb.ProcessingResponse.FromString(data)
 
 

@@ -143,7 +143,14 @@ def test_usage_of_the_log_is_not_taken_of_what_the_replica_broke_off_or_refused(
     for number, status in enumerate((None, 429, 503)):
         exchange = world.exchange(f"id-{number}")
         entry = Ended(
-            replica(exchange), f"id-{number}", status, None, False, 1, Usage(100, 7, 64), "complete"
+            replica(exchange),
+            f"id-{number}",
+            status,
+            None,
+            False,
+            1,
+            usage=Usage(100, 7, 64),
+            verdict="complete",
         )
         world.endings.logged(entry, 1.1)
         assert exchange.ending is not None

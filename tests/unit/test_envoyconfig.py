@@ -167,7 +167,55 @@ def test_headers_alone_can_tell_too_and_then_nobody_reads_usage() -> None:
     assert len(manager(of)["http_filters"]) == 2
 
 
+def test_by_the_access_log_envoy_reads_responses_and_sends_nothing_of_them_to_the_exchange() -> None:
+    of = settings(feedback={"source": "access_log"})
+    assert (
+        ext_proc(of)["processing_mode"] == ext_proc(settings(feedback={"source": "off"}))["processing_mode"]
+    )
+    assert "response_attributes" not in ext_proc(of)
+    reader = manager(of)["http_filters"][1]["typed_config"]["response_handling"]["token_usage"]
+    assert reader["usage_signal"] == "USAGE_SIGNAL_UNSPECIFIED"
+    assert manager(of)["access_log"]
+
+
+def test_the_access_log_can_be_no_source_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match="access_log is false"):
+        settings(feedback={"source": "access_log"}, envoy={"access_log": False})
+
+
+def test_bodies_come_in_pieces_with_what_is_needed_to_read_them() -> None:
+    config = ext_proc(settings(feedback={"source": "body"}))
+    mode = config["processing_mode"]
+    assert (mode["response_header_mode"], mode["response_body_mode"]) == ("SEND", "STREAMED")
+    assert mode["response_trailer_mode"] == "SKIP"
+    assert config["failure_mode_allow"] is True
+    assert config["allow_content_length_header"] is True
+    forwarded = [pattern.get("exact") for pattern in config["forward_rules"]["allowed_headers"]["patterns"]]
+    assert {":status", "content-type", "content-encoding"} <= set(forwarded)
+
+
 # ---- pools and routes ----
+
+
+def test_limits_of_time_are_each_pools_own() -> None:
+    text = """
+pools:
+  - {name: slow, models: [big], replicas: ["10.0.0.1:8000"], timeouts: {first_byte: 30s, silence: 10s, total: 1h}}
+  - {name: rest, replicas: ["10.0.0.2:8000"]}
+"""
+    rest, slow = (route["route"] for route in virtual_host(settings(text))["routes"])
+    assert slow["retry_policy"]["per_try_timeout"] == "30s"
+    assert slow["retry_policy"]["per_try_idle_timeout"] == "10s"
+    assert slow["max_stream_duration"] == {"max_stream_duration": "3600s"}
+    assert not {"per_try_timeout", "per_try_idle_timeout"} & set(rest["retry_policy"])
+    assert "max_stream_duration" not in rest
+
+
+def test_a_limit_without_retries_tries_once() -> None:
+    pool = {"replicas": ["10.0.0.1:8000"], "timeouts": {"silence": "10s"}}
+    (route,) = virtual_host(settings("", pools=[pool], envoy={"retries": 0}))["routes"]
+    assert route["route"]["retry_policy"]["num_retries"] == 0
+    assert route["route"]["retry_policy"]["per_try_idle_timeout"] == "10s"
 
 
 def test_one_pool_needs_no_route_matching() -> None:

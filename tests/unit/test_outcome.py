@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.outcome import Ended, read
+from extproc.core.usage.record import Usage
 from extproc.pb import access_log_pb2 as pb
+from extproc.pb.ext_proc_pb2 import TokenUsage
 
 
 def message(status: int = 200, host: str = "10.0.0.1", retry_after: str = "", **flags: bool) -> bytes:
@@ -64,3 +66,49 @@ def test_a_request_that_reached_no_replica_is_left_out() -> None:
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(data: bytes) -> None:
     assert all(isinstance(ended, Ended) for ended in read(data))
+
+
+def test_a_chunked_response_that_breaks_off_is_the_replicas_fault() -> None:
+    ended = next(read(message(200, upstream_protocol_error=True)))
+    assert (ended.status, ended.limited) == (None, False)
+
+
+def test_envoys_limit_on_the_whole_exchange_has_no_flag_and_is_told_by_its_details() -> None:
+    made = pb.StreamAccessLogsMessage.FromString(message(200))
+    made.http_logs.log_entry[0].response.response_code_details = "max_duration_timeout"
+    ended = next(read(made.SerializeToString()))
+    assert (ended.status, ended.limited) == (200, True)
+
+
+@pytest.mark.parametrize(
+    "flag", ["stream_idle_timeout", "duration_timeout", "upstream_max_stream_duration_reached"]
+)
+def test_what_envoys_own_clock_ended_is_limited(flag: str) -> None:
+    ended = next(read(message(504, "10.0.0.1", "", **{flag: True})))
+    assert (ended.status, ended.limited) == (504, True)
+
+
+def test_usage_comes_with_the_entry() -> None:
+    made = pb.StreamAccessLogsMessage.FromString(message(200))
+    record = TokenUsage(extraction_status=TokenUsage.COMPLETE)
+    record.input_tokens.value, record.output_tokens.value = 100, 7
+    packed = made.http_logs.log_entry[0].common_properties.metadata.typed_filter_metadata[
+        "envoy.ai.token_usage"
+    ]
+    packed.type_url, packed.value = (
+        "type.googleapis.com/envoy.data.ai.v3.TokenUsage",
+        record.SerializeToString(),
+    )
+    ended = next(read(made.SerializeToString()))
+    assert (ended.usage, ended.verdict) == (Usage(100, 7, None), "complete")
+
+
+@given(st.binary(max_size=100), st.binary(max_size=100))
+def test_a_hostile_record_in_an_entry_raises_nothing_and_gives_no_usage(kind: bytes, value: bytes) -> None:
+    made = pb.StreamAccessLogsMessage.FromString(message(200))
+    packed = made.http_logs.log_entry[0].common_properties.metadata.typed_filter_metadata[
+        "envoy.ai.token_usage"
+    ]
+    packed.type_url, packed.value = kind.decode("latin-1"), value
+    ended = next(read(made.SerializeToString()))
+    assert (ended.usage, ended.verdict) == (None, "garbled")

@@ -36,10 +36,12 @@ def events(usage: bool = True) -> bytes:
 BODIES = {"json": WHOLE, "events": events()}
 
 
-def asked(mode: int, steering: Steering | None = None, *, stream: bool = True, end: bool = False) -> Exchange:
+def asked(
+    mode: Mode.BodySendMode, steering: Steering | None = None, *, stream: bool = True, end: bool = False
+) -> Exchange:
     """An exchange whose response is to come in this body mode."""
     first = pb.ProcessingRequest.FromString(request_headers(end=end))
-    first.protocol_config.response_body_mode = mode
+    first.protocol_config.MergeFrom(pb.ProtocolConfiguration(response_body_mode=mode))
     exchange = Exchange(steering or mind())
     exchange.receive(first.SerializeToString(), 1.0)
     if not end:
@@ -53,7 +55,7 @@ def begin(exchange: Exchange, kind: str = "json", status: str = "200", **more: s
     for key, value in pairs.items():
         message.response_headers.headers.headers.add(key=key.replace("_", "-"), raw_value=value.encode())
     reply = exchange.receive(message.SerializeToString(), 1.0)
-    assert answer(_one(reply.data)).WhichOneof("response") == "response_headers"
+    assert answer(reply.data).WhichOneof("response") == "response_headers"
 
 
 def piece(
@@ -63,11 +65,6 @@ def piece(
     data_out = exchange.receive(message.SerializeToString(), now).data
     parts = data_out if isinstance(data_out, tuple) else () if data_out is None else (data_out,)
     return [answer(part) for part in parts]
-
-
-def _one(data: bytes | tuple[bytes, ...] | None) -> bytes:
-    assert isinstance(data, bytes)
-    return data
 
 
 def echoed(replies: Iterable[pb.ProcessingResponse]) -> tuple[bytes, list[bool]]:
@@ -85,7 +82,7 @@ def found(exchange: Exchange) -> tuple[str, Usage | None, str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", [Mode.BUFFERED, Mode.BUFFERED_PARTIAL, Mode.STREAMED])
-def test_bodies_that_envoy_keeps_are_read_and_answered_go_on(mode: int, kind: str) -> None:
+def test_bodies_that_envoy_keeps_are_read_and_answered_go_on(mode: Mode.BodySendMode, kind: str) -> None:
     exchange = asked(mode)
     begin(exchange, kind)
     (reply,) = piece(exchange, BODIES[kind], end=True)
@@ -139,7 +136,7 @@ def test_trailers_end_a_body_that_has_no_end_of_its_own() -> None:
     begin(exchange)
     piece(exchange, WHOLE)
     reply = exchange.receive(trailers(served="10.0.0.1:8000").SerializeToString(), 2.0)
-    assert answer(_one(reply.data)).WhichOneof("response") == "response_trailers"
+    assert answer(reply.data).WhichOneof("response") == "response_trailers"
     assert found(exchange) == ("complete", RIGHT, "complete")
     assert exchange.ending is not None
     assert exchange.ending.served == "10.0.0.1:8000"
@@ -209,7 +206,7 @@ def test_hostile_bodies_pass_unchanged_and_raise_nothing(body: bytes, kind: str,
     st.sampled_from([Mode.NONE, Mode.BUFFERED, Mode.STREAMED, Mode.FULL_DUPLEX_STREAMED]),
 )
 def test_messages_lost_doubled_or_out_of_order_give_the_right_usage_or_none(
-    kinds: list[str], mode: int
+    kinds: list[str], mode: Mode.BodySendMode
 ) -> None:
     steering = mind()
     exchange = asked(mode, steering)
@@ -243,10 +240,9 @@ def test_the_first_token_of_a_stream_is_seen_in_its_body() -> None:
     exchange = asked(Mode.STREAMED, steering)
     begin(exchange, "events")
     piece(exchange, b": ping\n\n", now=1.2)
-    assert exchange.ending is not None
-    assert exchange.ending.first_token is None
     for now in (1.5, 1.7):
         piece(exchange, events(usage=False).partition(b"\n\n")[0] + b"\n\n", now=now)
+    assert exchange.ending is not None
     assert exchange.ending.first_token == 1.5
     exchange.end(2.0)
     assert not steering.watched
@@ -258,6 +254,17 @@ def test_a_body_that_came_whole_says_nothing_of_its_first_token() -> None:
     piece(exchange, events(), end=True)
     assert exchange.ending is not None
     assert exchange.ending.first_token is None
+
+
+def test_a_gateway_that_stops_waits_for_what_only_it_can_send_on() -> None:
+    exchange = asked(Mode.FULL_DUPLEX_STREAMED)
+    begin(exchange)
+    waits = [exchange.holding]
+    for data, end in ((WHOLE[:9], False), (WHOLE[9:], True)):
+        piece(exchange, data, end=end)
+        waits.append(exchange.holding)
+    assert waits == [True, True, False]
+    assert not asked(Mode.STREAMED).holding
 
 
 def test_a_request_without_a_body_gets_its_response_back_too() -> None:

@@ -11,7 +11,7 @@ class Session(Protocol):
     """One ext_proc stream, as a transport sees it."""
 
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
-        """Take in one serialized message: the answer, whether to close with OK, whether all is decided."""
+        """Take in one serialized message: the answer, whether to close with OK, whether it may end here."""
         ...
 
     def end(self) -> None:
