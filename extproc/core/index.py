@@ -41,7 +41,19 @@ _SLACK = 1024
 class _Slot:
     """One replica's LRU: arrays of (hash, weight) by epoch. Weights, sizes, capacity: units of 64 bytes."""
 
-    __slots__ = ("added", "began", "capacity", "count", "epoch", "hashes", "mine", "size", "stamp", "weights")
+    __slots__ = (
+        "added",
+        "began",
+        "capacity",
+        "count",
+        "epoch",
+        "forgot",
+        "hashes",
+        "mine",
+        "size",
+        "stamp",
+        "weights",
+    )
 
     def __init__(self, number: int, capacity: int, now: float) -> None:
         self.capacity = capacity >> _UNIT_SHIFT
@@ -52,6 +64,7 @@ class _Slot:
         self.added = 0  # weight added anew in this epoch
         self.size = 0  # weight held
         self.count = 0  # hashes held
+        self.forgot = False  # whether older mentions may be of hashes that were taken back
         self.hashes = [array("Q") for _ in range(_EPOCHS + 1)]
         self.weights = [array("H") for _ in range(_EPOCHS + 1)]
 
@@ -239,6 +252,7 @@ class PrefixIndex:
             epoch = (self._held.get(key, 0) & mine) >> shift
             if epoch:
                 found.setdefault(epoch, set()).add(key)
+        slot.forgot = slot.forgot or bool(found)
         for epoch, wanted in found.items():
             self._drop(number, slot, epoch, *_take_out(slot.hashes[epoch], slot.weights[epoch], wanted))
 
@@ -254,8 +268,16 @@ class PrefixIndex:
             epoch = (slot.epoch - 1 - back) % _EPOCHS + 1
             if slot.hashes[epoch]:
                 age = max(now - slot.began[epoch], 0.0)
-                found.append((back, age, slot.hashes[epoch][:], slot.weights[epoch][:]))
+                found.append((back, age, *self._mentioned(slot, epoch)))
         return found
+
+    def _mentioned(self, slot: _Slot, epoch: int) -> tuple["array[int]", "array[int]"]:
+        """A copy of an epoch's hashes and weights, without what was taken back since."""
+        hashes, weights = slot.hashes[epoch], slot.weights[epoch]
+        if not slot.forgot:
+            return hashes[:], weights[:]
+        kept = [pair for pair in zip(hashes, weights, strict=True) if self._held.get(pair[0], 0) & slot.mine]
+        return array("Q", [key for key, _ in kept]), array("H", [weight for _, weight in kept])
 
     def restore(
         self, number: int, back: int, age: float, hashes: "array[int]", weights: "array[int]", now: float

@@ -118,6 +118,17 @@ def test_forgetting_takes_back_only_what_is_named() -> None:
     assert index.count(0) == 1
 
 
+def test_what_was_taken_back_does_not_come_back_with_a_copy() -> None:
+    index = index_of(10**6)
+    index.place(0, chain(1, 2, 3), 0.0)
+    for now in (200.0, 400.0, 600.0):  # so that older epochs mention them too
+        index.expire(now)
+        index.place(0, chain(1, 2, 3), now)
+    index.forget(0, [2, 3])
+    told = {key for _, _, hashes, _ in index.dump(0, 600.0) for key in hashes}
+    assert told == {1}
+
+
 @pytest.mark.parametrize("hashes", [(1, 2, 1, 3), (7, 1, 7, 2), (1, 1), (1, 8, 1, 9)])
 def test_a_chain_that_repeats_a_hash_counts_it_once(hashes: tuple[int, ...]) -> None:
     index = index_of(10**6)
