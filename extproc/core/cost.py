@@ -14,3 +14,10 @@ def prefill_work(start: float, end: float, doubling: float = math.inf) -> float:
     attention's linear growth with position. Infinity when every token costs the same.
     """
     return (end - start) * (1.0 + (start + end) / (2.0 * doubling))
+
+
+def tokens_at_start(work: float, doubling: float = math.inf) -> float:
+    """Tokens from a prompt's start on that take so much work: `prefill_work` from 0, turned round."""
+    if math.isinf(doubling):
+        return work
+    return doubling * (math.sqrt(1.0 + 2.0 * work / doubling) - 1.0)

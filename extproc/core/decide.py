@@ -35,6 +35,7 @@ class Decision:
         shadow: what the pool's shadow policy would have done; None when it has none.
         tokens, output, cached: estimates, in tokens; `cached` on the chosen replica.
         work: of what is not cached there, in tokens at a prompt's start (core/cost.py).
+        told: whether its first token will be.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Decision:
         "rho",
         "shadow",
         "tokens",
+        "told",
         "trouble",
         "work",
     )
@@ -67,6 +69,7 @@ class Decision:
         self.order: list[Replica] = []
         self.reason = "no_candidate"
         self.trouble = ""
+        self.told = False
         self.tokens = self.output = self.cached = self.work = self.rho = 0.0
         self.candidates: Sequence[Replica] = ()
         self.columns: Sequence[float] = ()
@@ -89,12 +92,15 @@ def decide(
     key: int,
     now: float,
     picks: int = 3,
+    told: bool = False,
 ) -> Decision:
     """Choose a replica for a request and charge it. `prompt` is None when the request has none that can be read.
 
+    `told`: its first token will be (`Ledger.prompt_done`), so that the clock alone does not call its prompt done.
     Does no I/O; changes the pool's index and books and the ledger, unless there was no candidate.
     """
     decision = weigh(pool, prompt, rng, key=key, now=now, picks=picks)
+    decision.told = told
     if decision.replica is not None:
         bind(decision, decision.replica, ledger)
     return decision
@@ -135,7 +141,8 @@ def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, 
 def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
     """Charge a decision: it counts at once, in the books, in the pool's rho, and in the index as on its way."""
     pool, now = decision.pool, decision.at
-    ledger.charge(decision.key, replica, decision.work, int(decision.tokens + decision.output), now)
+    tokens = int(decision.tokens + decision.output)
+    ledger.charge(decision.key, replica, decision.work, tokens, now, told=decision.told)
     pool.busy.add(decision.work / replica.prefill_speed, now)
     if pool.feedback is not None:  # before the index says that the prompt is held
         pool.feedback.bound(decision, replica)

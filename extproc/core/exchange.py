@@ -239,7 +239,10 @@ class Exchange:
         if pool is None:
             return self._refuse(UNKNOWN_MODEL)
         at_headers = self.state == START
-        self.decision = decision = steering.decide(prompt, pool, self._key, now)
+        streams = prompt is not None and prompt.stream
+        mark = observer.mark(steering, self._key) if streams else ""
+        watched = bool(mark) or (streams and self._response is not None)  # its first token will be told
+        self.decision = decision = steering.decide(prompt, pool, self._key, now, told=watched)
         if decision.replica is None:
             return self._refuse(NO_CANDIDATE)
         decision.replica.sent(self.request_id, now)
@@ -247,8 +250,7 @@ class Exchange:
         self.outcome = outcome
         told = ((headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id))
         several = pool.name if len(steering.pools) > 1 else ""
-        mark = observer.mark(steering, self._key) if prompt is not None and prompt.stream else ""
-        if mark or (self._response is not None and prompt is not None and prompt.stream):
+        if watched:
             steering.watched[self._key] = self
         owned, to = self._owned, decision.destination
         return Reply(replies.steer(to, told, at_headers=at_headers, owned=owned, pool=several, mark=mark))

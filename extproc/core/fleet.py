@@ -22,9 +22,10 @@ from extproc.core.lifecycle import (
     WarmUp,
 )
 from extproc.core.outlook import Outlook
+from extproc.core.progress import Progress, tells
 from extproc.core.sample import Sample
 from extproc.core.slow import Pace
-from extproc.core.speeds import Speeds
+from extproc.core.speeds import Speeds, Stepped
 
 #: Failed scrapes in a row after which a replica gets nothing new (L7). A refused or broken connection says at
 #: once that nobody is there; silence may be a busy engine, so it takes a few.
@@ -35,13 +36,6 @@ _HARMLESS = ("status_", "unparsable", "too_large", "internal", "tls")
 
 #: Least seconds a piece of prompt work must take to be learned from.
 _LEARN_SECONDS = 0.1
-#: A learned speed moves in steps of this factor, and only when it is off by _PACE_HOLD of one: small chance
-#: differences between equal replicas would otherwise draw prompts to the one that seems fastest.
-_PACE_STEP = 1.15
-_PACE_HOLD = 0.75
-#: Most steps away from the configured speed: a factor of 8.
-_PACE_STEPS = 15
-
 #: Most sequences at once that are believed.
 _MOST_RUNNING = 10**6
 #: Largest KV cache that is believed, in tokens: a thousand times what one node holds today.
@@ -81,6 +75,8 @@ class Traits:
     max_running: int = 256
     kv_tokens: int = 500_000
     output_tokens: int = 256
+    #: Whether engines' counters of finished prompts correct what is believed of the prompt work left.
+    counters: bool = True
     stale_after: float = 15.0
     kv_ceiling: float = 0.97
     floor: float = 0.15
@@ -91,27 +87,6 @@ class Traits:
     cold: Cold = field(default_factory=Cold)
     #: Address -> what a second of that replica costs, for those that differ from the others' 1.
     costs: Mapping[str, float] = field(default_factory=dict)
-
-
-class Stepped:
-    """A learned speed as it is used: the configured one times a whole number of steps, kept until it is well off."""
-
-    __slots__ = ("_prior", "_step", "value")
-
-    def __init__(self, prior: float) -> None:
-        self._prior = prior
-        self._step = 0
-        self.value = prior
-
-    def follow(self, estimate: float) -> float:
-        """The value after an estimate; what is no speed (NaN, 0, infinity) changes nothing."""
-        if not 0 < estimate < math.inf:
-            return self.value
-        seen = math.log(estimate / self._prior, _PACE_STEP)
-        if abs(seen - self._step) > _PACE_HOLD:
-            self._step = min(max(round(seen), -_PACE_STEPS), _PACE_STEPS)
-            self.value = self._prior * _PACE_STEP**self._step
-        return self.value
 
 
 class Replica:
@@ -134,6 +109,7 @@ class Replica:
         "_headroom",
         "_outlook",
         "_prefill",
+        "_progress",
         "_seen_beyond",
         "_speeds",
         "_strangers",
@@ -224,6 +200,7 @@ class Replica:
         self._seen_beyond: float | None = None  # at the last sample
         #: Tokens in the books at the last sample: what came since is not in it.
         self._counted = 0
+        self._progress = Progress(traits.prefill_doubling)
 
     def observe(self, sample: Sample) -> None:
         """Take in a sample of this incarnation."""
@@ -238,11 +215,9 @@ class Replica:
             self.decode_speed = self._decode.follow(self._speeds.decode)
         self._headroom.update(sample, self.max_running)
         self.headroom, self.lean = self._headroom.score, self._headroom.lean
-        seen = (sample.running or 0.0) + (sample.waiting or 0.0)
-        beyond = max(seen - self.books.requests, 0.0)
-        self._counted = self.books.tokens
-        self._strangers = min(beyond, self._seen_beyond) if self._seen_beyond is not None else beyond
-        self._seen_beyond = beyond
+        self._count_strangers(sample)
+        if self.traits.counters and tells(sample):
+            self._reconcile(sample)
         self.recount()
         self._failures, self.unheard = 0, ""
         before, self.fresh_until = self.fresh_until, sample.at + self.traits.stale_after
@@ -272,6 +247,23 @@ class Replica:
     def estimates(self) -> tuple[float, float]:
         """What was learned of its speeds, before rounding to steps: prompt work and output tokens a second."""
         return self._speeds.prefill, self._speeds.decode
+
+    def _count_strangers(self, sample: Sample) -> None:
+        seen = (sample.running or 0.0) + (sample.waiting or 0.0)
+        beyond = max(seen - self.books.requests, 0.0)
+        self._counted = self.books.tokens
+        self._strangers = min(beyond, self._seen_beyond) if self._seen_beyond is not None else beyond
+        self._seen_beyond = beyond
+
+    def _reconcile(self, sample: Sample) -> None:
+        """Put the prompt work that is believed left within what the engine's counters prove."""
+        books = self.books
+        known, unknown = books.known(), books.unknown()
+        shown = (sample.running or 0.0) + (sample.waiting or 0.0) >= books.requests
+        strangers = self._strangers if shown else None
+        found = self._progress.observe(sample, unknown, known, strangers)
+        if found is not None:
+            books.correct(unknown, found.done, found.part, sample.at)
 
     def refresh(self, now: float) -> None:
         """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""

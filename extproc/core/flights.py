@@ -45,10 +45,14 @@ class Charges:
         self.count = 0  # requests in the books
         self._touched: dict[int, Replica] = {}
 
-    def put(self, key: int, replica: Replica, work: float, tokens: int, sent: float) -> None:
+    def put(
+        self, key: int, replica: Replica, work: float, tokens: int, sent: float, told: bool = False
+    ) -> None:
         """A request that was sent at `sent` goes into a replica's books."""
         now = self.now
-        replica.books.send(key, work, tokens, now, replica.prefill_speed, sent if sent < now else now)
+        replica.books.send(
+            key, work, tokens, now, replica.prefill_speed, sent if sent < now else now, told=told
+        )
         self._touched[id(replica)] = replica
         self.count += 1
 
@@ -125,7 +129,7 @@ class Flights:
                 continue
             local, replica, sent = next(charges.keys), on[row.engine], made - row.age
             if replica is not None:
-                charges.put(local, replica, row.work, row.tokens, sent)
+                charges.put(local, replica, row.work, row.tokens, sent, row.told)
             known[key] = (seq, local, engines[row.engine], replica, row.work, row.tokens, sent)
 
     def first_tokens(self, keys: list[int]) -> None:

@@ -57,7 +57,10 @@ class Engine(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Placed(Struct, array_like=True, gc=False):
-    """A request was sent to an engine (a row of `Batch.engines`). `work` in tokens at a prompt's start."""
+    """A request was sent to an engine (a row of `Batch.engines`). `work` in tokens at a prompt's start.
+
+    `told`: its first token will be, so that the clock alone does not call its prompt done.
+    """
 
     key: Count
     engine: Row
@@ -65,6 +68,7 @@ class Placed(Struct, array_like=True, gc=False):
     tokens: Count
     age: Amount
     chains: Annotated[list[bytes], _Rows] = []
+    told: bool = False
 
 
 class Running(Struct, array_like=True, gc=False):

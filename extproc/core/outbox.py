@@ -289,7 +289,7 @@ class Outbox:
             key = decision.key if decision.key in running else 0
             age = now - decision.at
             tokens = int(decision.tokens + decision.output)
-            add(Placed(key, row, decision.work, tokens, age if age > 0 else 0.0, chains))
+            add(Placed(key, row, decision.work, tokens, age if age > 0 else 0.0, chains, decision.told))
             size += _ROW_BYTES + sum(map(len, chains))
         self._taken, self._placed = self._placed[:count], self._placed[count:]
         self.behind = bool(self._placed)

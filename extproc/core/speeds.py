@@ -31,6 +31,12 @@ import math
 from extproc.core.cost import prefill_work
 from extproc.core.sample import Sample
 
+#: A learned speed moves in steps of this factor, and only when it is off by _PACE_HOLD of one: small chance
+#: differences between equal replicas would otherwise draw prompts to the one that seems fastest.
+_PACE_STEP = 1.15
+_PACE_HOLD = 0.75
+#: Most steps away from the configured speed: a factor of 8.
+_PACE_STEPS = 15
 #: Seconds of prompt work that the configured speed counts for, and over which what was seen is averaged.
 PRIOR = 20.0
 SPAN = 120.0
@@ -227,3 +233,24 @@ def _grown(before: Sample, after: Sample) -> dict[str, float]:
         if first is not None and last is not None and last - first < _MOST:
             grown[name] = float(last - first)
     return grown if all(value >= 0 for value in grown.values()) else {}
+
+
+class Stepped:
+    """A learned speed as it is used: the configured one times a whole number of steps, kept until it is well off."""
+
+    __slots__ = ("_prior", "_step", "value")
+
+    def __init__(self, prior: float) -> None:
+        self._prior = prior
+        self._step = 0
+        self.value = prior
+
+    def follow(self, estimate: float) -> float:
+        """The value after an estimate; what is no speed (NaN, 0, infinity) changes nothing."""
+        if not 0 < estimate < math.inf:
+            return self.value
+        seen = math.log(estimate / self._prior, _PACE_STEP)
+        if abs(seen - self._step) > _PACE_HOLD:
+            self._step = min(max(round(seen), -_PACE_STEPS), _PACE_STEPS)
+            self.value = self._prior * _PACE_STEP**self._step
+        return self.value

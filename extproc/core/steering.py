@@ -82,10 +82,12 @@ class Steering:
             return self.pools[0]
         return pool
 
-    def decide(self, prompt: Prompt | None, pool: Pool, key: int, now: float) -> Decision:
-        """Choose a replica and charge it to exchange `key`."""
+    def decide(
+        self, prompt: Prompt | None, pool: Pool, key: int, now: float, *, told: bool = False
+    ) -> Decision:
+        """Choose a replica and charge it to exchange `key`, whose first token will be `told` or not."""
         picks = 1 + self.rules.fallbacks
-        return decide(pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks)
+        return decide(pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks, told=told)
 
     def consider(self, prompt: Prompt | None, pool: Pool, rng: Rng, now: float) -> Decision:
         """What would be decided now, with chance from `rng`; nothing is charged, placed or counted.

@@ -190,6 +190,13 @@ class _Exposed(Protocol):
     def family(self) -> Metric: ...
 
 
+#: How well prompt work ahead was predicted: sums by what told the truth.
+_BACKLOG_SUMS: tuple[tuple[str, str], ...] = (
+    ("news", "Times that first tokens or counters showed how far a replica is with its prompts."),
+    ("off_seconds", "Seconds that a replica's predicted prompt work was off, summed, whatever its sign."),
+    ("seen_seconds", "Seconds that it truly was, summed: off by seen is the mean relative error."),
+)
+
 _REPLICA_GAUGES: tuple[tuple[str, str], ...] = (
     ("headroom", "Headroom score 0..1; absent while unknown."),
     ("requests_in_flight", "Requests sent to a replica and not ended, by this gateway."),
@@ -220,10 +227,26 @@ class _StateCollector(PrometheusCollector):
                 for name, value in _replica_values(replica, pool.index.count(replica.slot), now):
                     families[name].add_metric([pool.name, replica.address], value)
         yield from families.values()
+        yield from _backlog_errors(self._steering.pools)
         yield _versions(self._steering.pools)
         ledger = GaugeMetricFamily("kvsteer_ledger_tokens", "Tokens charged and not released.")
         ledger.add_metric([], self._steering.ledger.tokens)
         yield ledger
+
+
+def _backlog_errors(pools: Iterable[Pool]) -> Iterable[Metric]:
+    """How far the estimate of prompt work ahead was off; the sums begin anew with an engine."""
+    families = [
+        CounterMetricFamily(f"kvsteer_backlog_{name}", text, labels=["pool", "replica", "source"])
+        for name, text in _BACKLOG_SUMS
+    ]
+    for pool in pools:
+        for replica in pool.replicas:
+            books = replica.books
+            for source, tally in (("first_token", books.by_first_tokens), ("counters", books.by_counters)):
+                for family, value in zip(families, (tally.news, tally.off, tally.seen), strict=True):
+                    family.add_metric([pool.name, replica.address, source], value)
+    return families
 
 
 def _versions(pools: Iterable[Pool]) -> Metric:

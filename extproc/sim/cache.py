@@ -1,6 +1,6 @@
 """The prefix cache of an emulated replica: an LRU over full blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 
 class BlockCache:
@@ -21,12 +21,12 @@ class BlockCache:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def leading(self, blocks: Sequence[int]) -> int:
-        """How many leading blocks of a prompt are held."""
+    def leading(self, blocks: Sequence[int], beside: Set[int] = frozenset()) -> int:
+        """How many leading blocks of a prompt are held, here or `beside`."""
         held = self._blocks
         depth = 0
         for block in blocks:
-            if block not in held:
+            if block not in held and block not in beside:
                 break
             depth += 1
         return depth

@@ -59,7 +59,7 @@ class Gateway:
 
     def join(self, address: str, now: float) -> None:
         """A replica is there."""
-        self._signal(self.pool.join(address, now))
+        self.pool.join(address, now)
 
     def leave(self, address: str) -> None:
         """A replica may not be chosen any more."""
@@ -67,7 +67,7 @@ class Gateway:
 
     def observe(self, address: str, sample: Sample) -> None:
         """A sample of a replica came."""
-        self._signal(self.pool.observe(address, sample))
+        self.pool.observe(address, sample)
 
     def arrive(self, job: Job, now: float) -> bool:
         """Take a request in; True when it may have to wait, so that `bind_due` decides."""
@@ -101,6 +101,7 @@ class Gateway:
             key=job.key,
             now=now,
             picks=self.settings.picks,
+            told=self.settings.signalled,
         )
         if decision.trouble:
             self.troubles[decision.trouble] = self.troubles.get(decision.trouble, 0) + 1
@@ -157,10 +158,7 @@ class Gateway:
         replica = self.pool.get(news.address)
         if replica is None:
             return
-        self.ledger.charge(news.key, replica, news.work, news.tokens, now, news.at)
+        told = self.settings.signalled
+        self.ledger.charge(news.key, replica, news.work, news.tokens, now, news.at, told=told)
         self.pool.busy.add(news.work / replica.prefill_speed, now)
         self.pool.place(replica, news.chains, now)
-
-    def _signal(self, replica: Replica | None) -> None:
-        if replica is not None:
-            replica.books.signalled = self.settings.signalled

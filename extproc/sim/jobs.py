@@ -75,6 +75,7 @@ class Job:
 
     __slots__ = (
         "arrived",
+        "began",
         "finished",
         "first",
         "full",
@@ -94,7 +95,7 @@ class Job:
         self.arrived = arrived
         self.gateway = gateway
         self.key = number
-        self.first = self.finished = -1.0
+        self.began = self.first = self.finished = -1.0  #: computing, first token, end
         self.hit = 0  #: prompt tokens found in the replica's cache
         self.position = 0  #: prompt tokens computed or found
         self.full = row.tokens // BLOCK_TOKENS  #: full blocks, which engines share

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from extproc.core.decide import Decision
+from extproc.core.sample import Sample
 from extproc.sim import plan
 from extproc.sim.bounds import DAY, MOST_SECONDS, whole, within
 from extproc.sim.checks import check
@@ -37,6 +38,7 @@ class SimSettings:
     """One run. Seconds. `journal` is the delay of news between gateways; None keeps each gateway to itself.
 
     `telemetry` is the time between samples of a replica, 0 for none; `delay` is how late each arrives.
+    `counters`: samples tell what was finished, "prompts" by first tokens too, "tokens" by prompt tokens; "" not.
     `drain` bounds how long the run goes on after the last arrival: what is left then is unfinished.
     """
 
@@ -46,6 +48,7 @@ class SimSettings:
     journal: float | None = 0.02
     telemetry: float = 1.0
     delay: float = 0.1
+    counters: str = ""
     seed: int = 0
     drain: float = 7200.0
     span: float = 60.0
@@ -58,6 +61,8 @@ class SimSettings:
         if self.telemetry:
             within("telemetry, in seconds, if not 0,", self.telemetry, _LEAST_TELEMETRY, DAY)
         within("delay, in seconds,", self.delay, 0, _MOST_DELAY)
+        if self.counters not in ("", "prompts", "tokens"):
+            raise ValueError(f"counters: there are none of {self.counters!r}; known: prompts, tokens")
 
     @property
     def longest(self) -> float:
@@ -316,10 +321,14 @@ class Simulation:
         for name, engine in self.engines.items():
             if name in self._left:
                 continue
-            sample = None if name in self._down else engine.sample(self.now, self._started[name])
+            sample = None if name in self._down else self._sample(engine)
             self._at(self.now + self.settings.delay, self._observe, (engine, sample))
         if self._alive:
             self._at(self.now + self.settings.telemetry, self._scrape)
+
+    def _sample(self, engine: Engine) -> Sample:
+        sample, counters = engine.sample(self.now, self._started[engine.name]), self.settings.counters
+        return engine.counted(sample, prompts=counters == "prompts") if counters else sample
 
     def _observe(self, what: tuple[Engine, Any]) -> None:
         engine, sample = what

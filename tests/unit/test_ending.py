@@ -215,7 +215,6 @@ def test_an_observers_stream_is_closed_at_once_and_its_first_token_ends_the_prom
     steering = mind(1)
     exchange, mark = observed(steering)
     books = steering.pools[0].replicas[0].books
-    books.signalled = True
     assert books.pending > 0
     reply = Exchange(steering).receive(observing(mark), 1.5)
     assert reply == (None, True)

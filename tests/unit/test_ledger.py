@@ -68,9 +68,8 @@ def test_a_first_token_settles_the_prompt_and_all_before_it() -> None:
 
 def test_where_first_tokens_are_reported_the_clock_does_not_pass_a_prompt_that_has_none() -> None:
     books = Books()
-    books.signalled = True
-    books.send(1, 1000, 1000, 0.0, 1000.0)
-    books.send(2, 1000, 1000, 0.0, 1000.0)
+    books.send(1, 1000, 1000, 0.0, 1000.0, told=True)
+    books.send(2, 1000, 1000, 0.0, 1000.0, told=True)
     assert books.backlog(5.0, 1000.0) == pytest.approx(1.0), "the second prompt cannot have begun"
     books.prompt_done(1, 5.0)
     assert books.backlog(5.5, 1000.0) == pytest.approx(0.5)
@@ -93,11 +92,10 @@ def test_a_look_says_the_same_as_the_books_and_changes_nothing() -> None:
 
     assert ahead(5.0) == 0.0
     books.send(1, 1000, 1000, 10.0, 1000.0)
-    books.send(2, 500, 500, 10.5, 1000.0)
+    books.send(2, 500, 500, 10.5, 1000.0, told=True)
     assert [ahead(now) for now in (10.5, 11.0, 11.5, 12.0)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
     books.end(1, 1000, 11.2)  # 0.2 s into the second
     assert ahead(11.2) == pytest.approx(0.3)
-    books.signalled = True
     books.send(3, 400, 400, 11.2, 1000.0)
     assert ahead(99.0) == pytest.approx(0.4), "the third can't have begun before the second's first token"
     books.prompt_done(2, 12.0)
@@ -110,7 +108,9 @@ def test_the_clock_says_when_the_backlog_falls_to_an_amount_unless_a_first_token
     books.send(2, 500, 500, 0.0, 1000.0)
     assert books.falls_to(0.25, 0.0) == pytest.approx(1.25)
     assert books.falls_to(2.0, 0.0) == 0.0
-    books.signalled = True
+    books = Books()
+    books.send(1, 1000, 1000, 0.0, 1000.0, told=True)
+    books.send(2, 500, 500, 0.0, 1000.0)
     assert books.backlog(0.0, 1000.0) == pytest.approx(1.5)
     assert books.falls_to(0.6, 0.0) == pytest.approx(0.9)
     assert books.falls_to(0.25, 0.0) == float("inf")
@@ -118,9 +118,8 @@ def test_the_clock_says_when_the_backlog_falls_to_an_amount_unless_a_first_token
 
 def test_a_replica_at_half_the_configured_speed_is_learned_from_first_tokens() -> None:
     ledger, target, now = Ledger(), replica(speed=1000.0), 0.0
-    target.books.signalled = True
     for key in range(200):
-        ledger.charge(key, target, 1000, 1000, now)
+        ledger.charge(key, target, 1000, 1000, now, told=True)
         now += 2.0  # 1000 tokens took 2 s
         ledger.prompt_done(key, now)
         ledger.release(key, now)
@@ -129,9 +128,8 @@ def test_a_replica_at_half_the_configured_speed_is_learned_from_first_tokens() -
 
 def test_an_equal_replica_keeps_the_configured_speed_through_small_chance_differences() -> None:
     ledger, target, now = Ledger(), replica(speed=1000.0), 0.0
-    target.books.signalled = True
     for key in range(200):
-        ledger.charge(key, target, 1000, 1000, now)
+        ledger.charge(key, target, 1000, 1000, now, told=True)
         now += 1.05
         ledger.prompt_done(key, now)
         ledger.release(key, now)
@@ -168,11 +166,9 @@ def test_any_sequence_leaves_the_books_sound_and_empty_at_the_end(
     steps: list[tuple[str, int, int]], signalled: bool
 ) -> None:
     ledger, replicas, now = Ledger(), [replica(), replica()], 0.0
-    for target in replicas:
-        target.books.signalled = signalled
     for action, key, amount in steps:
         if action == "charge":
-            ledger.charge(key, replicas[key % 2], amount, amount + 10, now)
+            ledger.charge(key, replicas[key % 2], amount, amount + 10, now, told=signalled)
         elif action == "done":
             ledger.prompt_done(key, now)
         elif action == "release":

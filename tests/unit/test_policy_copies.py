@@ -20,9 +20,8 @@ def ask(cached: list[float], loads: list[float], *, now: float = 0.0, fill: floa
     replicas = []
     for slot, load in enumerate(loads):
         replica = Replica(f"r{slot}", slot, Traits(prefill_speed=SPEED), now)
-        replica.books.signalled = True
         if load:
-            replica.books.send(slot, load * SPEED, 0, now, SPEED)
+            replica.books.send(slot, load * SPEED, 0, now, SPEED, told=True)
         replicas.append(replica)
     chain = Chain([100 + i for i in range(10)], [400 * (i + 1) for i in range(10)])
     prompt = Prompt(dialect="t", kind="generate", chains=[chain], size=4000, token_ids=True)

@@ -28,17 +28,17 @@ class Bench:
         traits = Traits(prefill_speed=SPEED, stale_after=math.inf)
         self.pool = Pool("p", traits=traits, policy_settings={"decode": 0.0, "near": 0.0})
         for number in range(replicas):
-            self.pool.join(f"r{number}", 0.0).books.signalled = True
+            self.pool.join(f"r{number}", 0.0)
         self.room = WaitingRoom(self.pool, RoomSettings(**settings))  # type: ignore[arg-type]
         self.ledger = Ledger()
 
     def busy(self, key: int, address: str, tokens: float, now: float = 0.0) -> None:
         replica = self.pool.get(address)
         assert replica is not None
-        self.ledger.charge(key, replica, tokens, int(tokens), now)
+        self.ledger.charge(key, replica, tokens, int(tokens), now, told=True)
 
     def bind(self, key: int, asked: Prompt, now: float) -> str:
-        decision = decide(self.pool, asked, self.ledger, random.Random(1), key=key, now=now)
+        decision = decide(self.pool, asked, self.ledger, random.Random(1), key=key, now=now, told=True)
         self.room.remove(key)
         assert decision.replica is not None
         return decision.replica.address

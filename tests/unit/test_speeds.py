@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.fleet import Replica, Stepped, Traits
+from extproc.core.fleet import Replica, Traits
 from extproc.core.sample import Sample
-from extproc.core.speeds import Speeds
+from extproc.core.speeds import Speeds, Stepped
 from extproc.engines import get
 from extproc.sim.emulated.books import Books
 from extproc.sim.emulated.cache import BlockPool

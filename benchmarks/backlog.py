@@ -1,0 +1,178 @@
+"""How far the estimate of a replica's prompt work ahead is off, against the simulated engines' truth, at high load.
+
+    python -m benchmarks.backlog            one hour for each source; exits with 1 when a bar is missed
+    python -m benchmarks.backlog --seconds 600
+
+Two engines of the simulator's model that compute prompts four fifths of the time, with several prompts waiting at
+each as a rule; one gateway; telemetry every 500 ms that comes 100 ms late. At random moments the books' prompt work
+left is compared with the engine's own, wherever there is some. The error is the median of |estimate / truth - 1|
+after the first two minutes; the bar holds for all of the run and for its last quarter (drift). Sources, each with the
+clock below it:
+
+    first tokens     told the moment they come
+    prompts          counters of first tokens
+    prompt tokens    counters of prompt tokens alone
+    clock            time and the speed; a wrong speed is learned from counters of the seconds in prefill
+
+Where a fifth of the requests goes past the gateway, its own prompts are what is compared.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass, field, replace
+from random import Random
+from statistics import median
+
+from extproc.sim.compare import traits_of
+from extproc.sim.engine import EngineSettings
+from extproc.sim.gateway import GatewaySettings
+from extproc.sim.generators import generated
+from extproc.sim.jobs import Job, Row
+from extproc.sim.plan import uniform_fleet
+from extproc.sim.run import SimSettings, Simulation
+
+#: Seconds between samples, and requests a second.
+_TELEMETRY = 0.5
+_RATE = 3.2
+#: Mean seconds between two looks at a replica's backlog.
+_LOOK = 1.0
+#: Seconds at the start that don't count: the queues fill, and a wrong speed is learned.
+_WARM = 120.0
+#: Least backlog that is compared, in seconds of work: below, a step's granularity is all there is to see.
+_LEAST = 0.1
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Case:
+    """A source of knowledge under a condition, and the median error it may have."""
+
+    name: str
+    bar: float
+    counters: str = ""
+    signalled: bool = False
+    believed: bool = True  # whether the counters correct the books
+    speed: float = 1.0  # of the engines against what is configured
+    others: float = 0.0  # share of the requests that do not come through the gateway
+
+
+CASES = (
+    Case(name="first tokens", bar=0.05, signalled=True),
+    Case(name="first tokens and prompts", bar=0.05, signalled=True, counters="prompts"),
+    Case(name="prompts", bar=0.15, counters="prompts"),
+    Case(name="prompts, engines 30 % slower", bar=0.15, counters="prompts", speed=0.7),
+    Case(name="prompts, a fifth of the requests past us", bar=0.40, counters="prompts", others=0.2),
+    Case(name="prompt tokens", bar=0.15, counters="tokens"),
+    Case(name="clock", bar=0.30),
+    Case(name="clock, engines 30 % slower", bar=0.30, counters="prompts", believed=False, speed=0.7),
+    Case(name="clock, engines 30 % faster", bar=0.30, counters="prompts", believed=False, speed=1.3),
+)
+
+
+@dataclass(slots=True)
+class Seen:
+    """Errors of one run, in the order of time; those of the start apart."""
+
+    errors: list[float] = field(default_factory=list)
+    early: list[float] = field(default_factory=list)
+    busy: float = 0.0  # share of the time that engines computed prompts
+
+    def quarter(self, number: int) -> float:
+        """The median error of a quarter, 0 to 3."""
+        size = len(self.errors) // 4
+        return median(self.errors[number * size : (number + 1) * size])
+
+
+class Observed(Simulation):
+    """A run that looks at the backlogs now and then, and sends some requests past the gateway."""
+
+    def __init__(self, settings: SimSettings, others: float, most: float) -> None:
+        super().__init__(settings)
+        self.seen = Seen()
+        self._others = others
+        self._most = most
+        self._past: set[int] = set()
+        self._dice = Random("looks")
+        self._at(_LOOK, self._look)
+
+    def _look(self, _: None) -> None:
+        for replica in self.gateways[0].pool.replicas:
+            engine = self.engines[replica.address]
+            truth = sum(left for job, left in engine.left(self.now) if job.key not in self._past)
+            if truth > _LEAST * engine.settings.prefill_speed * engine.settings.speed:
+                replica.books.backlog(self.now, replica.prefill_speed)
+                self._note(abs(replica.books.pending / truth - 1.0))
+        if self._alive:
+            self._at(self.now + self._dice.expovariate(1.0 / _LOOK), self._look)
+
+    def _note(self, error: float) -> None:
+        if self.now < _WARM:
+            self.seen.early.append(error)
+        elif self.now < self._most:
+            self.seen.errors.append(error)
+
+    def _arrive(self, row: Row) -> None:
+        if self._others and self._dice.random() < self._others:
+            self._arrive_past_us(row)
+        else:
+            super()._arrive(row)
+
+    def _arrive_past_us(self, row: Row) -> None:
+        """A request that no gateway knows of, at any engine."""
+        job = Job(self.outcome.arrivals, row, self.now, 0)
+        self.outcome.arrivals += 1
+        self._jobs[job.key] = job
+        self._past.add(job.key)
+        engine = self._dice.choice(list(self.engines.values()))
+        job.replica = engine.name
+        wake = engine.wake
+        engine.submit(job, self.now)
+        if engine.wake != wake:
+            self._at(engine.wake, self._advance, (engine, engine.wake))
+
+
+def play(case: Case, seconds: float) -> Seen:
+    """One run of a case."""
+    fleet = uniform_fleet(2, EngineSettings(speed=case.speed))
+    traits = replace(traits_of(fleet, _TELEMETRY), counters=case.believed)
+    settings = SimSettings(
+        fleet=fleet,
+        gateway=GatewaySettings(traits=traits, signalled=case.signalled),
+        telemetry=_TELEMETRY,
+        counters=case.counters,
+    )
+    rate = _RATE * case.speed
+    workload = generated("documents", {"requests": int(rate * seconds), "rate": rate, "documents": 3000})
+    run = Observed(settings, case.others, seconds)
+    run.run(workload.rows())
+    run.seen.busy = sum(engine.busy for engine in run.engines.values()) / len(run.engines) / run.now
+    return run.seen
+
+
+def told(case: Case, seen: Seen) -> bool:
+    """Print a case's figures; whether they hold."""
+    error, quarters = median(seen.errors), [seen.quarter(number) for number in range(4)]
+    holds = max(error, quarters[-1]) <= case.bar
+    shown = " ".join(f"{quarter:.1%}" for quarter in quarters)
+    print(
+        f"{case.name:42s} {error:6.1%} (at most {case.bar:.0%}), quarters {shown}, first {_WARM:.0f} s "
+        f"{median(seen.early):.1%}, {seen.busy:.0%} busy, {len(seen.errors):,} looks{'' if holds else '   MISSED'}",
+        flush=True,
+    )
+    return holds
+
+
+def main() -> None:
+    """Run every case; exit 1 when a bar was missed."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--seconds", type=float, default=3600.0, help="virtual time of each run")
+    options.add_argument("--only", default="", help="a word the case must contain")
+    args = options.parse_args()
+    cases = [case for case in CASES if args.only in case.name]
+    held = [told(case, play(case, args.seconds)) for case in cases]
+    sys.exit(0 if all(held) else 1)
+
+
+if __name__ == "__main__":
+    main()
