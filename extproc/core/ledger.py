@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from extproc.core.fleet import Replica
 
 
+#: A step of an engine: prompt tokens at most (vLLM's max_num_batched_tokens on large GPUs), and about the seconds
+#: that it takes at most, since answers stand still meanwhile.
+_STEP_WORK = 8192.0
+_STEP_SECONDS = 0.5
 #: Most prompts that became known as computed since counters were last asked; older ones are forgotten.
 _MOST_KNOWN = 4096
 
@@ -234,11 +238,16 @@ class Books:
         self.by_counters.note((before - self.pending) / self._speed, self.pending / self._speed)
 
     def _hold(self, left: list[Prompt], part: float, at: float) -> None:
-        """Hold what the clock took off within what is proved: of the oldest `part` or more, of others nothing."""
+        """Hold what the clock took off within what is proved.
+
+        Of the oldest `part` or more is computed. Of those behind it no more than goes into one step with it: in it
+        several prompts are computed together, and counters move at its end.
+        """
         since = (self._drained_at - min(max(at, self._done_at), self._drained_at)) * self._speed
         sent = [prompt.work for prompt in left if prompt.sent < at]
         least = min((min(part, sent[0]) if sent else 0.0) + since, sum(sent))
-        most = (sent[0] if sent else 0.0) + since
+        step = min(_STEP_WORK, _STEP_SECONDS * self._speed)
+        most = (max(sent[0], min(sum(sent), step)) if sent else 0.0) + since
         off = sum(prompt.work for prompt in left) - self.pending
         if least <= off <= most:
             return

@@ -1,5 +1,6 @@
 """How an exchange ended: read out of ext_proc's response messages, learned from, released once."""
 
+import math
 import random
 
 import pytest
@@ -216,6 +217,12 @@ def test_an_observers_stream_is_closed_at_once_and_its_first_token_ends_the_prom
     exchange, mark = observed(steering)
     books = steering.pools[0].replicas[0].books
     assert books.pending > 0
+    assert books.falls_to(0.0, 1.0) < math.inf, "it is the first, so the clock may tell how far it is"
+    other = Exchange(steering)
+    other.receive(request_headers(), 1.0)
+    other.receive(request_body(chat("other words " * 800)), 1.0)
+    assert books.falls_to(0.0, 1.0) == math.inf, "the second can't begin before the first's first token"
+    other.end(1.2)
     reply = Exchange(steering).receive(observing(mark), 1.5)
     assert reply == (None, True)
     assert books.pending == 0

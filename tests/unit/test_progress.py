@@ -1,16 +1,21 @@
 """What an engine's counters prove of the prompts it was sent, and how the books follow."""
 
 import math
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from extproc.core.cost import prefill_work, tokens_at_start
 from extproc.core.fleet import Replica, Traits
 from extproc.core.ledger import Books, Ledger
+from extproc.core.pool import Pool
 from extproc.core.progress import Found, Known, Progress, Prompt, tells
 from extproc.core.sample import Sample
+from extproc.core.steering import Rules, Steering
+from extproc.io.metrics import Metrics
 
 SPEED = 1000.0
 
@@ -224,6 +229,18 @@ def test_a_replica_follows_its_counters() -> None:
     assert replica.books.backlog(3.1, SPEED) == pytest.approx(0.0)
     replica.observe(sample(3.1, prompts=1.0, running=2.0, waiting=1.0))
     assert replica.books.backlog(3.1, SPEED) == pytest.approx(1.0), "the third is not begun"
+
+
+def test_the_error_of_the_estimate_is_shown_for_each_source() -> None:
+    pool, registry = Pool("p", traits=Traits(prefill_speed=SPEED)), CollectorRegistry()
+    Metrics(Steering([pool], Rules(), Random(1)), registry)
+    found = pool.join("10.0.0.1:8000", 0.0).books
+    found.send(1, 1000, 1000, 0.0, SPEED, told=True)
+    found.prompt_done(1, 1.25)  # due at 1.0
+    labels = {"pool": "p", "replica": "10.0.0.1:8000", "source": "first_token"}
+    names = ("news", "off_seconds", "seen_seconds")
+    values = [registry.get_sample_value(f"kvsteer_backlog_{name}_total", labels) for name in names]
+    assert values == [1.0, 0.25, 1.25]
 
 
 _STEP = st.tuples(
