@@ -30,7 +30,7 @@ _NUMBERS = (
     "kv_tokens", "occupancy", "crowded", "kv_load", "context",
 )  # fmt: skip
 _SAMPLED = ("running", "waiting", "kv_used", "kv_capacity", "max_running")
-_TRAITS = tuple(entry.name for entry in fields(Traits) if isinstance(entry.default, int | float))
+_TRAITS = tuple(entry.name for entry in fields(Traits) if type(entry.default) in (int, float))
 _RULES = ("unreadable_passes", "unknown_model_passes", "fallbacks", "body", "expanded_body")
 
 
