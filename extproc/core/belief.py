@@ -104,10 +104,10 @@ class Trust:
 class Totals:
     """Sums in tokens since the incarnation joined, to be shown."""
 
-    __slots__ = ("actual", "came", "distrusted", "emptied", "predicted", "samples", "unexpected")
+    __slots__ = ("actual", "came", "distrusted", "emptied", "predicted", "samples", "unexpected", "voided")
 
     def __init__(self) -> None:
-        self.samples = self.emptied = self.distrusted = 0
+        self.samples = self.emptied = self.distrusted = self.voided = 0
         self.predicted = self.actual = self.came = self.unexpected = 0.0
 
 

@@ -42,7 +42,8 @@ class View(NamedTuple):
 
     `precision` is the share of the predicted tokens that came, `recent` that of the last predictions, without those
     that the capacity believed explains; `unexpected` are tokens that came beyond what was predicted. `scale` is what
-    predicted tokens count for now, 0..1. Capacities are bytes of prompt. `emptied` and `distrusted` count how often.
+    predicted tokens count for now, 0..1. Capacities are bytes of prompt. `emptied` and `distrusted` count how often,
+    `voided` prompts that were never computed there.
     """
 
     samples: int
@@ -56,6 +57,7 @@ class View(NamedTuple):
     configured: int
     emptied: int
     distrusted: int
+    voided: int
 
 
 class _Open:
@@ -181,6 +183,7 @@ class Truth:
             capacity.configured,
             totals.emptied,
             totals.distrusted,
+            totals.voided,
         )
 
     # -- prompts ---------------------------------------------------------------------------------------
@@ -215,7 +218,10 @@ class Truth:
     def void(self, key: int) -> None:
         """The prompt was never computed there: what it alone brought is not held. Unknown keys are ignored."""
         prompt = self._open.pop(key, None)
-        if prompt is None or prompt.fresh is None:
+        if prompt is None:
+            return
+        prompt.slot.belief.totals.voided += 1
+        if prompt.fresh is None:
             return
         known, hashes = prompt.slot, prompt.chain.hashes[prompt.fresh :]
         known.came(prompt)

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from extproc.addresses import parse_address
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
+from extproc.io.beliefs import cache_of
 from extproc.io.records import Records
 
 #: Records one answer holds unless asked for more.
@@ -203,4 +204,5 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "index_entries": pool.index.count(replica.slot),
         "prefill_tokens_per_second": replica.prefill_speed,
         "decode_tokens_per_second": replica.decode_speed,
+        "cache": cache_of(pool, replica),
     }
