@@ -2,20 +2,19 @@
 
     .venv/bin/python -m benchmarks.feedback [--seconds 300] [--every 60] [--seed 7] [--apart] [--check]
 
-A gateway that learns and one with `feedback.source: off`, each behind a real Envoy of its own and before four emulated
-engines of its own, meet the same chats at the same moments (one after the other with --apart). The engines' tokenizer
-makes a token of 2.7 bytes where 4 are believed at the start, their caches hold a quarter of what their metrics claim,
-and the first of them drops its cache every minute. Promised, over the last two of five minutes where not said
-otherwise: nine of ten estimates of a prompt's tokens within 5 %; of the tokens predicted to be cached 90 % were, and
-of those predicted for the dropping replica from 10 s after a drop on; and over the whole run a mean time to first
-token ahead of the gateway that learns nothing.
+A gateway that learns and one with `feedback.source: off`, each behind a real Envoy of its own and before four
+emulated engines of its own, meet the same chats at the same moments (one after the other with --apart). The engines'
+tokenizer makes a token of 2.7 bytes where 4 are believed at the start, their caches hold a quarter of what their
+metrics claim, and the first of them drops its cache every minute. Promised, over the last two of five minutes where
+not said otherwise: nine of ten estimates of a prompt's tokens within 5 %; of the tokens predicted to be cached 90 %
+were, and of those predicted for the dropping replica from 10 s after a drop on; and over the whole run a mean time
+to first token ahead of the gateway that learns nothing.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -27,9 +26,8 @@ from extproc.demo.drive import Report, drive
 from extproc.demo.stack import Stack, StackSettings
 from extproc.demo.workload import Arrival, Shape, arrivals
 
-_ENGINE = (
-    "--prefill-speed 8000 --bytes-per-token 2.7 --kv-tokens 65536 --reported-kv-tokens 262144 --tokens-per-chunk 4"
-).split()
+_ENGINE = ["--prefill-speed", "8000", "--bytes-per-token", "2.7", "--tokens-per-chunk", "4"]
+_ENGINE += ["--kv-tokens", "65536", "--reported-kv-tokens", "262144"]
 _POOL = {"capacity": {"prefill_speed": 8000, "output_tokens": 40}}
 _TURNS, _THINK = (3, 8), (4.0, 20.0)
 _MOST_OFF, _LEAST_PRECISION, _FOLLOWS = 0.05, 0.9, 10.0
@@ -113,7 +111,11 @@ class Player:
     def _count(self) -> None:
         self._done += 1
         if self._done % 100 == 0:
-            print(f"   {self._name}: {self._done} of {len(self._workload)} requests", file=sys.stderr, flush=True)
+            print(
+                f"   {self._name}: {self._done} of {len(self._workload)} requests",
+                file=sys.stderr,
+                flush=True,
+            )
 
     async def _watch(self, session: aiohttp.ClientSession, drops: Drops) -> None:
         """Note when the gateway says that the dropping replica's cache is empty."""
@@ -211,7 +213,9 @@ def judge(learning: Run, without: Run, seconds: float) -> list[str]:
 
 def main() -> None:
     """Run and print; with --check exit 1 when a promise is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--every", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=0.8, help="new chats a second")

@@ -23,6 +23,7 @@ from extproc.core.sample import Sample
 from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock, logs
 from extproc.io.admin import Admin
+from extproc.io.beliefs import Beliefs
 from extproc.io.collector import Collector
 from extproc.io.endings import Endings
 from extproc.io.explaining import explain
@@ -152,8 +153,9 @@ class Gateway:
             await collector.start()
         await asyncio.gather(*(follower.start(self.tasks) for follower in self._followers.values()))
         self.tasks.every("lives", _TICK, self._tick)
-        lives = Lives()
+        lives, beliefs = Lives(), Beliefs()
         self.tasks.every("told", 1.0, lambda: lives.look(self.steering.pools, clock.monotonic()))
+        self.tasks.every("beliefs", 1.0, lambda: beliefs.look(self.steering.pools))
         self.tasks.every("endings", 1.0, lambda: self.endings.sweep(clock.monotonic()))
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:

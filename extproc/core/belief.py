@@ -68,7 +68,8 @@ class Guess(NamedTuple):
         predicted: what was said to be cached, without what other prompts were only about to bring.
         reach: end of what could have been said: that of the first hash not believed to be held.
         actual: what the engine found cached.
-        use: when what was predicted was last used there; None when unknown.
+        came: last use of what was found there, as far as known; of the longest beginning.
+        gone: last use of what was predicted and not found; of the shortest beginning.
         at: when it was said, in seconds.
     """
 
@@ -76,7 +77,8 @@ class Guess(NamedTuple):
     predicted: float
     reach: float
     actual: float
-    use: Use | None
+    came: Use | None
+    gone: Use | None
     at: float
 
 
@@ -166,10 +168,24 @@ class Belief:
             self.capacity.surprised()
         if guess.predicted < _BLOCKS * self.block:
             return WARMER if beyond else UNTESTED
+        self._hit(guess)
         if guess.actual >= guess.predicted - off:
-            self._came(guess)
+            self._trust(guess)
             return WARMER if beyond else CAME
         return self._colder(guess)
+
+    def divide(self, uses: list[Use], each: float, actual: float) -> tuple[Use | None, Use | None]:
+        """Of uses, the shortest beginning first: the last that is within what was found, and the first beyond.
+
+        `each` is tokens a byte, `actual` tokens found.
+        """
+        came = None
+        for use in uses:
+            tokens = use.end * each
+            if tokens - max(self.block, _OFF * tokens) > actual:
+                return came, use
+            came = use
+        return came, None
 
     def _total(self, guess: Guess, beyond: float) -> None:
         totals = self.totals
@@ -179,13 +195,12 @@ class Belief:
         totals.came += min(guess.actual, guess.predicted)
         totals.unexpected += beyond
 
-    def _came(self, guess: Guess) -> None:
-        if guess.use is not None:
-            self.capacity.hit(guess.use.distance)
+    def _hit(self, guess: Guess) -> None:
+        """A part of what was predicted was found, or all of it."""
+        if guess.came is not None:
+            self.capacity.hit(guess.came.distance)
             if self.suspects:
-                self._clears(guess, guess.use)
-        self.reuse.confirm(guess.chain)
-        self._trust(guess)
+                self._clears(guess, guess.came)
 
     def _clears(self, guess: Guess, use: Use) -> None:
         """Something was in the cache while it is suspected to have been emptied."""
@@ -196,6 +211,9 @@ class Belief:
             self._acquit()
 
     def _colder(self, guess: Guess) -> str:
+        if self._is_size(guess):
+            self._evicted(guess)
+            return COLDER
         self.suspects.append(guess)
         if sum(map(self._speaks, self.suspects)) < _EMPTIED:
             return COLDER
@@ -204,17 +222,26 @@ class Belief:
 
     def _speaks(self, guess: Guess) -> int:
         """How much a miss speaks for an emptied cache."""
-        return _SURPRISE if self.capacity.usual(guess.use.distance if guess.use else 0.0) else _MISS
+        return _SURPRISE if guess.gone is not None and self.capacity.usual(guess.gone.distance) else _MISS
+
+    def _is_size(self, guess: Guess) -> bool:
+        """Whether a miss is most easily put down to a smaller cache: it is of something used longer ago than what is
+        still there as a rule."""
+        use = guess.gone
+        return use is not None and self.capacity.is_known and not self.capacity.usual(use.distance)
+
+    def _evicted(self, guess: Guess) -> None:
+        """A miss that the size of the cache explains, or that says how small it is."""
+        before = self.capacity.believed
+        if guess.gone is not None:
+            self.capacity.missed(guess.gone.distance)
+        if guess.gone is None or guess.gone.distance < min(before, self.capacity.believed):
+            self._trust(guess)
 
     def _acquit(self) -> None:
         """The cache was not emptied: the suspects were evicted, or it does not keep what it is given."""
-        suspects = self._take_suspects()
-        for guess in suspects:
-            if guess.use is not None:
-                self.capacity.missed(guess.use.distance)
-        for guess in suspects:
-            if guess.use is None or guess.use.distance < self.capacity.believed:
-                self._trust(guess)
+        for guess in self._take_suspects():
+            self._evicted(guess)
 
     def _take_suspects(self) -> list[Guess]:
         suspects, self.suspects, self.refilled, self._doubt = self.suspects, [], [], 0

@@ -9,8 +9,8 @@ Layout, chosen for memory (CPython 3.11, 1 million (hash, replica) pairs):
   evicting means reading the oldest epoch's array; a hash used again since carries another epoch and is
   passed over.
 
-An epoch ends when an eighth of the slot's capacity has been added anew, or when a thirteenth of the TTL has
-passed, so eviction follows true least-recent-use to within an eighth of the cache.
+An epoch ends when a sixth of the slot's capacity has been used in it, added anew or again, or when a thirteenth of
+the TTL has passed, so eviction follows true least-recent-use to within a sixth of the cache.
 """
 
 from array import array
@@ -24,9 +24,10 @@ from extproc.core.prompt import Chain
 #: Bits of one slot in a packed value, and so epochs 1..15.
 _BITS = 4
 _EPOCHS = (1 << _BITS) - 1
-#: An epoch takes this share of the capacity in new entries: 8 epochs fill a cache, 15 exist, so the ring
-#: never comes round before the size bound has evicted.
-_EPOCH_SHARE = 8
+#: An epoch takes this share of the capacity, each entry once: 6 epochs fill a cache, 15 exist, so what the ring comes
+#: round to was not used while more than twice the capacity was. What is used again counts too: else sessions that
+#: come back with a little more each time would all be in one epoch, and what goes first of it a matter of chance.
+_EPOCH_SHARE = 6
 #: Epochs a TTL is divided into; two fewer than exist: the current one and the one being filled next.
 _TTL_EPOCHS = _EPOCHS - 2
 #: Weights are kept in units of 64 bytes, rounded up, so that 16 bits reach to 4 MiB for one hash.
@@ -61,7 +62,7 @@ class _Slot:
         self.mine = _EPOCHS << _BITS * number  # the slot's bits in a packed value
         self.stamp = 1 << _BITS * number  # those of its epoch
         self.began = [now] * (_EPOCHS + 1)  # when each epoch began
-        self.added = 0  # weight added anew in this epoch
+        self.added = 0  # weight used in this epoch
         self.size = 0  # weight held
         self.count = 0  # hashes held
         self.forgot = False  # whether older mentions may be of hashes that were taken back
@@ -218,10 +219,10 @@ class PrefixIndex:
             weights = _weights(ends, start, stop)
             slot.hashes[epoch].fromlist(run)
             slot.weights[epoch].fromlist(weights)
+            total = sum(weights)
+            slot.added += total
             if not ours:
-                total = sum(weights)
                 slot.size += total
-                slot.added += total
                 slot.count += len(run)
 
     def _share(self, packed: int) -> int:

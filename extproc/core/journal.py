@@ -123,6 +123,22 @@ class Relayed(Struct, array_like=True, gc=False):
     key: Count
 
 
+class Ratio(Struct, array_like=True, gc=False):
+    """Tokens per byte of a model and script as one gateway learned them: a row of core/ratios.py, of a pool."""
+
+    pool: Name
+    model: Name
+    script: Name
+    seen: Count
+    start: Amount
+    error: Amount
+    n: Amount
+    z: Amount
+    zz: Amount
+    u: Amount
+    zu: Amount
+
+
 class Held(Struct, array_like=True, gc=False):
     """A request waits in its gateway for a replica."""
 
@@ -157,6 +173,7 @@ class Batch(Struct, array_like=True, kw_only=False, gc=False):
     held: Annotated[list[Held], _Rows] = []
     troubled: Annotated[list[Troubled], _Rows] = []
     relayed: Annotated[list[Relayed], _Rows] = []
+    ratios: Annotated[list[Ratio], _Rows] = []
 
 
 class Refused(ValueError):

@@ -1,7 +1,7 @@
 """What was learned of engines and answers, as a snapshot carries it: where a new gateway begins.
 
 Of an engine it counts until that engine is heard here. Lengths of answers are added once to what was seen here, as if
-the answers had come through this gateway.
+the answers had come through this gateway. Of tokens per byte the row with more prompts behind it counts.
 """
 
 from typing import Annotated
@@ -9,16 +9,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from extproc.core.journal import Amount, Count, Engine, Name, same_engine
+from extproc.core.journal import Amount, Count, Engine, Name, Ratio, same_engine
 from extproc.core.output import Told
 from extproc.core.pool import Pool
-from extproc.core.shared import started_of
+from extproc.core.shared import row_of, started_of
 
 #: Most engines of one pool, models, and kinds and sizes of one model that are told: some 300 KB at the very most.
 _ENGINES = 4096
 _MODELS = 64
 _KINDS = 16
 _SIZES = 16
+_RATIOS = 256
 
 _Sums = tuple[Amount, Amount]
 
@@ -54,6 +55,7 @@ class Learned(Struct, array_like=True, gc=False):
 
     engines: Annotated[list[Known], Meta(max_length=_ENGINES)]
     lengths: Annotated[list[Lengths], Meta(max_length=_MODELS)] = []
+    ratios: Annotated[list[Ratio], Meta(max_length=_RATIOS)] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -75,7 +77,8 @@ def learned(pool: Pool) -> bytes:
         Lengths(model, sums, [Kind(*kind) for kind in kinds[:_KINDS]])
         for model, sums, kinds in pool.output.told(_MODELS)
     ]
-    return _encode(Learned(engines, lengths))
+    ratios = [Ratio(pool.name, *row) for row in pool.ratios.export()[-_RATIOS:]]
+    return _encode(Learned(engines, lengths, ratios))
 
 
 def presume(pool: Pool, data: bytes, *, lengths: bool = True) -> int:
@@ -92,6 +95,10 @@ def presume(pool: Pool, data: bytes, *, lengths: bool = True) -> int:
         return 0
     if lengths:
         pool.output.hear([_told(row) for row in said.lengths])
+    if (
+        pool.feedback is not None
+    ):  # of two gateways' rows the one with more prompts wins, however often it comes
+        pool.ratios.restore(row_of(row) for row in said.ratios if row.pool == pool.name)
     return sum(_presumed(pool, row) for row in said.engines)
 
 

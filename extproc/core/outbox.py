@@ -21,6 +21,7 @@ from extproc.core.journal import (
     Forgotten,
     Held,
     Placed,
+    Ratio,
     Relayed,
     Running,
     Sampled,
@@ -55,6 +56,8 @@ _TABLE_LEAST: Final = 0.25
 #: Samples in one batch, some 150 bytes each, and bytes of corrections and held requests.
 _SAMPLES: Final = 200
 _RARE_BYTES: Final = 2**15
+#: Seconds between two looks at what was learned of tokens per byte.
+_RATIOS_EVERY: Final = 3.0
 #: Bytes of a row beside its chains.
 _ROW_BYTES: Final = 40
 
@@ -103,6 +106,7 @@ class Outbox:
         self._table_due = True
         self._tabled = float("-inf")
         self._rows = 0
+        self._learned = float("-inf")  # when it was last looked at what was learned
 
     def __len__(self) -> int:
         """News that wait."""
@@ -182,6 +186,7 @@ class Outbox:
         """Somebody missed something."""
         if now - self._tabled >= _TABLE_LEAST:
             self._table_due = True
+        self._tell_all_learned()
 
     # -- batches ---------------------------------------------------------------------------------------
 
@@ -202,6 +207,7 @@ class Outbox:
         batch.firsts, self._firsts = self._firsts[:_ROWS], self._firsts[_ROWS:]
         batch.ended, self._ended = self._ended[:_ROWS], self._ended[_ROWS:]
         batch.relayed, self._relayed = self._relayed[:_ROWS], self._relayed[_ROWS:]
+        self._add_ratios(batch, now)
         batch.engines = list(rows)
         self.asks = False
         return batch
@@ -215,6 +221,7 @@ class Outbox:
         self._table, self._table_due = None, True
         self._firsts.clear()
         self._ended.clear()
+        self._tell_all_learned()
         self.asks = True
 
     def _add_table(self, batch: Batch, rows: dict[Engine, int], now: float) -> None:
@@ -272,6 +279,19 @@ class Outbox:
             sizes = (prompt.model[:256], prompt.dialect, prompt.size, prompt.token_ids)
             batch.held.append(Held(key, pool.name, *sizes, max(now - arrived, 0.0), chains))
             room -= _ROW_BYTES + sum(map(len, chains))
+
+    def _add_ratios(self, batch: Batch, now: float) -> None:
+        """Tokens per byte that moved; with the batches that are sent anyway, every second at least."""
+        if now - self._learned < _RATIOS_EVERY:
+            return
+        self._learned = now
+        for pool in self._pools:
+            if pool.feedback is not None:
+                batch.ratios += [Ratio(pool.name, *row) for row in pool.ratios.news()]
+
+    def _tell_all_learned(self) -> None:
+        for pool in self._pools:
+            pool.ratios.untold()
 
     def _add_placed(self, batch: Batch, rows: dict[Engine, int], now: float) -> None:
         size = count = 0

@@ -67,7 +67,7 @@ class ChainWriter:
     `parts` bounds what `spend` may be told: one more raises `Unreadable("too_many_parts")`.
     """
 
-    __slots__ = ("_ends", "_hash", "_hashes", "_marked", "_parts", "_size")
+    __slots__ = ("_ends", "_hash", "_hashes", "_marked", "_parts", "_size", "pictures")
 
     def __init__(self, start: int, parts: int = 20_000) -> None:
         self._hash = start
@@ -76,11 +76,13 @@ class ChainWriter:
         self._parts = parts
         self._hashes: list[int] = []
         self._ends: list[int] = []
+        #: Images, clips and files so far.
+        self.pictures = 0
 
     def fork(self) -> "ChainWriter":
         """A writer that goes on from here by itself: what many prompts begin with is hashed once."""
         other = ChainWriter(self._hash, self._parts)
-        other._size, other._marked = self._size, self._marked
+        other._size, other._marked, other.pictures = self._size, self._marked, self.pictures
         other._hashes, other._ends = self._hashes.copy(), self._ends.copy()
         return other
 
@@ -169,6 +171,7 @@ class ChainWriter:
         """An image, audio clip or file by whatever names it: its URL, data URL, file id or bytes."""
         self._hash = _xxh3(source, self._hash ^ kind) >> _BITS_DROPPED
         self._size += MEDIA_BYTES
+        self.pictures += 1
         self.mark()
 
     def mark(self) -> None:

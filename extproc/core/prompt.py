@@ -62,7 +62,7 @@ class Prompt:
     n: int = 1
     #: Whether the client asked for a streamed answer.
     stream: bool = False
-    #: What kind of letters its text is in, of a closed set (core/prefix.py); "" where it has no text.
+    #: What kind of letters its text is in, of a closed set (core/script.py); "" where it has no text.
     script: str = ""
     #: Images, clips and files in it, of which bytes say nothing.
     media: int = 0

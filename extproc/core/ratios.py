@@ -38,6 +38,9 @@ _TEMPLATE: Final = 1000.0
 #: believed: byte-level tokenizers make one token a byte, and no merge in use stands for more than 64 bytes of text.
 _LEAST_BYTES: Final = 64
 _BELIEVED: Final = (1 / 64, 2.0)
+#: Share by which a ratio must have moved to be told to others, and most rows told at once.
+_MOVED: Final = 0.01
+_TOLD: Final = 64
 #: Bounds on what clients can make it keep: models, scripts of a model, characters of a name.
 _MODELS: Final = 256
 _SCRIPTS: Final = 16
@@ -138,13 +141,14 @@ class Ratios:
         models: most models that are remembered; the one longest without a prompt goes first.
     """
 
-    __slots__ = ("_known", "_lines", "_most", "start")
+    __slots__ = ("_known", "_lines", "_most", "_told", "start")
 
     def __init__(self, start: float = TOKENS_PER_BYTE, models: int = _MODELS) -> None:
         self.start = start
         self._most = models
         self._known: dict[str, dict[str, _Line]] = {}  # in the order of their last prompts
         self._lines: dict[tuple[str, str], tuple[float, float]] = {}  # for reading: ratio and template
+        self._told: dict[tuple[str, str], tuple[float, float]] = {}  # the same as others know it
 
     def __len__(self) -> int:
         """Models remembered."""
@@ -189,6 +193,22 @@ class Ratios:
             if line.seen >= _FIRST
         ]
 
+    def news(self) -> list[Row]:
+        """Rows that moved by _MOVED and more since others were told, at most _TOLD; now they count as told."""
+        found = []
+        for key, line in self._lines.items():
+            if _differs(line, self._told.get(key)):
+                self._told[key] = line
+                model, script = key
+                found.append(self._known[model][script].row(model, script))
+                if len(found) == _TOLD:
+                    break
+        return found
+
+    def untold(self) -> None:
+        """Somebody may have missed what was told: all of it is news again."""
+        self._told.clear()
+
     def restore(self, rows: Iterable[Row]) -> int:
         """Take in what another gateway, or this one before, has learned; returns how many rows were better.
 
@@ -205,6 +225,7 @@ class Ratios:
             if line is not None and row > line.row(row.model, row.script):
                 line.take(row)
                 self._show(row.model, row.script, line)
+                self._told[row.model, row.script] = line.ratio, line.template
                 taken += 1
         return taken
 
@@ -220,7 +241,16 @@ class Ratios:
             oldest = next(iter(self._known))
             for script in self._known.pop(oldest):
                 self._lines.pop((oldest, script), None)
+                self._told.pop((oldest, script), None)
         return known
+
+
+def _differs(line: tuple[float, float], told: tuple[float, float] | None) -> bool:
+    """Whether a ratio and a template's tokens are news; a template of a whole prompt is some thousand bytes."""
+    if told is None:
+        return True
+    each = told[0] + told[1] / _TEMPLATE
+    return abs(line[0] + line[1] / _TEMPLATE - each) > _MOVED * each
 
 
 def _is_sound(row: Row) -> bool:

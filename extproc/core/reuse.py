@@ -1,15 +1,18 @@
-"""How much a replica was given since it was last given a prompt: the prompt's reuse distance, in bytes.
+"""How much a replica was given since it was last given a prompt's beginning: its reuse distance, in bytes.
 
 A cache that evicts what was unused longest still holds an entry exactly when fewer distinct bytes than its capacity
 were used since (Mattson et al., 1970: the stack distance). So a hit at distance d says that the cache holds at least
 d bytes, and a miss that it holds less. The index's epochs end by new bytes alone: where sessions come back with a
-little more each time, all are in one epoch, which tells nothing. So whole prompts are kept in order here.
+little more each time, all are in one epoch, which tells nothing. So uses are kept in order here.
 
-A prompt that goes on from an earlier one takes its place, at the front. Each prompt owns the bytes that no prompt
-before it had, so the sum over prompts counts each byte once. Prompts stand in generations, which end after
-1/_SHARE of the configured capacity was used: a distance is the sum of the newer ones, right to within one of them.
+Prompts are kept as a tree's points: where one ended, and where two part (a system prompt, a document many ask about).
+Each point owns the bytes from the point before it, so the sum over points counts each byte once, and a prompt that
+passes points moves their bytes to the front. A prompt that goes on from an earlier one takes its point over. Points
+stand in generations, which end after 1/_SHARE of the configured capacity was used: a distance is the sum of the newer
+ones, right to within one of them.
 """
 
+import math
 from typing import Final, NamedTuple
 
 from extproc.core.prompt import Chain
@@ -17,39 +20,43 @@ from extproc.core.prompt import Chain
 #: Generations in a capacity, and generations kept: enough for what is used four times as long as the cache is large.
 _SHARE: Final = 32
 _GENERATIONS: Final = 128
-#: Prompts remembered; each takes about 300 bytes.
-_PROMPTS: Final = 2048
+#: Points remembered; each takes about 200 bytes.
+_POINTS: Final = 4096
 
 
 class Use(NamedTuple):
-    """When a prompt was last used: bytes used since, and seconds on the caller's clock.
+    """When the first `end` bytes of a prompt were last used: bytes used since, and seconds on the caller's clock.
 
-    `sure` says that it was seen to be in the cache then, not only brought there.
+    `at` is when the last of these uses ended, so that they were in the cache by then; infinite while none has.
+    `sure` says that they were found there, not only brought.
     """
 
+    end: int
     distance: float
     at: float
     sure: bool = False
 
 
-class _Given:
-    """A prompt a replica was given: its last hash, the one before, and the bytes that are its own."""
+#: Why a point is kept: a prompt ends there, ends one hash later, or prompts part there.
+_END, _BEFORE, _FORK = range(3)
 
-    __slots__ = ("at", "before", "generation", "last", "own", "sure")
 
-    def __init__(self, chain: Chain, own: int, generation: int, at: float) -> None:
-        self.last = chain.hashes[-1]
-        self.before = chain.hashes[-2] if len(chain.hashes) > 1 else self.last
-        self.own = own
-        self.generation = generation
-        self.at = at
+class _Point:
+    """A prompt's end, or where prompts part: bytes from the point before, and the last use."""
+
+    __slots__ = ("at", "generation", "kind", "own", "sure")
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+        self.own = self.generation = 0
+        self.at = math.inf
         self.sure = False
 
 
 class Reuse:
     """Prompts of one replica in the order of their last use. `capacity`: bytes its cache is configured to hold."""
 
-    __slots__ = ("_first", "_given", "_span", "_sums", "_used")
+    __slots__ = ("_first", "_points", "_span", "_sums", "_used")
 
     def __init__(self, capacity: int) -> None:
         self._span = max(capacity // _SHARE, 1)
@@ -60,62 +67,94 @@ class Reuse:
         self._sums = [0]  # own bytes of each generation, oldest first
         self._first = 0  # number of the oldest generation
         self._used = 0  # bytes used in the newest
-        self._given: dict[int, _Given] = {}  # by last hash and by the one before; oldest use first
+        self._points: dict[int, _Point] = {}  # by hash; oldest use first
 
     def __len__(self) -> int:
-        """Prompts remembered, at most twice over."""
-        return len(self._given)
+        """Points remembered."""
+        return len(self._points)
 
-    def look(self, chain: Chain, depth: int) -> Use | None:
-        """Last use of the first `depth` hashes together; None when no prompt remembered ended there."""
-        given = self._given.get(chain.hashes[depth - 1]) if depth else None
-        if given is None:
-            return None
-        place = given.generation - self._first
-        if place < 0:
-            return Use(sum(self._sums), given.at, given.sure)
-        # Of its own generation, half came later as a rule; what it owns itself does not count.
-        return Use(
-            sum(self._sums[place + 1 :]) + max(self._sums[place] - given.own, 0) / 2, given.at, given.sure
-        )
+    def look(self, chain: Chain, depth: int) -> list[Use]:
+        """Last uses of the beginnings known within the first `depth` hashes, the shortest first."""
+        known = self._points
+        found, generation, mine = [], -1, 0
+        for key, end in zip(chain.hashes[:depth], chain.ends, strict=False):
+            point = known.get(key)
+            if point is not None:
+                mine = point.own + (mine if point.generation == generation else 0)
+                generation = point.generation
+                found.append(self._use(point, end, mine))
+        return found
 
-    def use(self, chain: Chain, depth: int, now: float) -> None:
+    def use(self, chain: Chain, depth: int) -> None:
         """The replica is given a prompt, of which it held the first `depth` hashes."""
         hashes, ends = chain
-        matched = ends[depth - 1] if depth else 0
-        own = ends[-1] - matched
-        earlier = self._given.get(hashes[depth - 1]) if depth else None
-        if earlier is not None and earlier.last == hashes[depth - 1]:  # it goes on from there
-            self._take(earlier)
-            own += earlier.own
+        known, last = self._points, len(hashes) - 1
+        passed = [place for place in range(last) if hashes[place] in known]
+        if 0 < depth <= last and hashes[depth - 1] not in known:
+            known[hashes[depth - 1]] = _Point(_FORK)
+            passed = sorted([*passed, depth - 1])
+        kept = [place for place in passed if self._stays(hashes, place)]
+        for place, kind in ((last - 1, _BEFORE), (last, _END)):
+            if place >= 0 and place not in kept:
+                kept.append(place)
+                known.setdefault(hashes[place], _Point(kind))
+        self._front(chain, kept)
         self._used += ends[-1]
         if self._used > self._span:
             self._next()
-        self._sums[-1] += own
-        given = _Given(chain, own, self._first + len(self._sums) - 1, now)
-        self._put(given.last, given)
-        self._put(given.before, given)
-        while len(self._given) > 2 * _PROMPTS:
-            self._take(self._given[next(iter(self._given))])
+        while len(known) > _POINTS:
+            self._take(next(iter(known)))
 
-    def confirm(self, chain: Chain) -> None:
-        """A prompt that was given was found in the cache as predicted."""
-        given = self._given.get(chain.hashes[-1])
-        if given is not None and given.last == chain.hashes[-1]:
-            given.sure = True
+    def ended(self, chain: Chain, now: float, *, found: bool) -> None:
+        """A prompt that was given is over, and in the cache; `found` says that it was as predicted."""
+        for key in chain.hashes:
+            point = self._points.get(key)
+            if point is not None:
+                point.at, point.sure = now, found
 
-    def _put(self, key: int, given: _Given) -> None:
-        """The newest use of a hash counts, and stands last."""
-        self._given.pop(key, None)
-        self._given[key] = given
+    def _stays(self, hashes: list[int], place: int) -> bool:
+        """Whether a point that a prompt passes is kept: not where it merely goes on from an earlier one."""
+        point = self._points[hashes[place]]
+        if point.kind == _BEFORE and place + 1 < len(hashes):
+            after = self._points.get(hashes[place + 1])
+            if after is None or after.kind != _END:
+                point.kind = _FORK
+        if point.kind == _FORK:
+            return True
+        if place < len(hashes) - 2:
+            self._take(hashes[place])
+            return False
+        return True
 
-    def _take(self, given: _Given) -> None:
-        for key in (given.last, given.before):
-            if self._given.get(key) is given:
-                del self._given[key]
-        place = given.generation - self._first
+    def _front(self, chain: Chain, places: list[int]) -> None:
+        """Points of a prompt are used now: each owns the bytes from the one before."""
+        begin, newest = 0, self._first + len(self._sums) - 1
+        for place in places:
+            key, end = chain.hashes[place], chain.ends[place]
+            point = self._points.pop(key)
+            self._drop(point)
+            point.own, point.generation = end - begin, newest
+            point.at, point.sure = math.inf, False
+            self._sums[-1] += point.own
+            self._points[key] = point
+            begin = end
+
+    def _use(self, point: _Point, end: int, mine: int) -> Use:
+        """`mine`: bytes of the prompt itself, up to this point, in the point's generation."""
+        place = point.generation - self._first
+        if place < 0:
+            distance: float = sum(self._sums)
+        else:  # of its own generation, half came later as a rule
+            distance = sum(self._sums[place + 1 :]) + max(self._sums[place] - mine, 0) / 2
+        return Use(end, distance, point.at, point.sure)
+
+    def _take(self, key: int) -> None:
+        self._drop(self._points.pop(key))
+
+    def _drop(self, point: _Point) -> None:
+        place = point.generation - self._first
         if place >= 0:
-            self._sums[place] -= given.own
+            self._sums[place] -= point.own
 
     def _next(self) -> None:
         self._sums.append(0)

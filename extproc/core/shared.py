@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 
 from extproc.core.fleet import Replica
 from extproc.core.flights import Charges, Flights, Seen
-from extproc.core.journal import Batch, Engine, Placed, heard, same_engine, unpack_chain, unpack_hashes
+from extproc.core.journal import Batch, Engine, Placed, Ratio, heard, same_engine, unpack_chain, unpack_hashes
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
+from extproc.core.ratios import Row
 from extproc.core.reach import Position
 from extproc.core.sample import Sample
 
@@ -153,6 +154,7 @@ class Shared:
             self._charges.settle()
             self._doubt(batch, homes, made)
         self._sample(batch, made)
+        self._learn(batch)
         return True
 
     def first_token(self, gateway: tuple[str, int], key: int, now: float) -> None:
@@ -335,6 +337,25 @@ class Shared:
                     self.malformed += 1
                 else:
                     self._on_sample(pool, engine.address, sample)
+
+    # -- what others learned ---------------------------------------------------------------------------
+
+    def _learn(self, batch: Batch) -> None:
+        """Tokens per byte, where this gateway learns them too; old news do no harm, since more prompts win."""
+        for row in batch.ratios:
+            pool = self.pools.get(row.pool)
+            if pool is not None and pool.feedback is not None:
+                pool.ratios.restore([row_of(row)])
+
+
+def row_of(said: Ratio) -> Row:
+    """A row of core/ratios.py, which checks it before it is believed."""
+    return Row(
+        said.model,
+        said.script,
+        said.seen,
+        *(said.start, said.error, said.n, said.z, said.zz, said.u, said.zu),
+    )
 
 
 def started_of(replica: Replica) -> float | None:

@@ -18,7 +18,7 @@ that prompt is compared. Usage without cached tokens is unknown, not zero.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from extproc.core.belief import EMPTIED, Belief, Guess
+from extproc.core.belief import CAME, EMPTIED, WARMER, Belief, Guess
 from extproc.core.index import PrefixIndex
 from extproc.core.prompt import Chain
 from extproc.core.reuse import Use
@@ -63,7 +63,7 @@ class View(NamedTuple):
 class _Open:
     """A prompt that was announced and has not ended."""
 
-    __slots__ = ("at", "chain", "depth", "fresh", "held", "ratio", "slot", "use")
+    __slots__ = ("at", "chain", "depth", "fresh", "held", "ratio", "slot", "uses")
 
     def __init__(self, slot: "_Slot", chain: Chain, held: int, ratio: float, at: float) -> None:
         self.slot = slot
@@ -73,7 +73,7 @@ class _Open:
         self.held = held  # leading hashes that the index says are held
         self.depth = slot.settled(chain.hashes, held)  # those that lean on no prompt still being computed
         self.fresh: int | None = None  # the first hash it brings, while it is being computed
-        self.use: Use | None = slot.belief.reuse.look(chain, held) if self.depth == held else None
+        self.uses: list[Use] = slot.belief.reuse.look(chain, self.depth)
 
     def end(self, depth: int) -> int:
         """Bytes of the first `depth` hashes."""
@@ -201,7 +201,7 @@ class Truth:
         belief = known.belief
         held = self._index.match(chain.hashes).get(slot, 0)
         prompt = self._open[key] = _Open(known, chain, held, ratio, now)
-        belief.reuse.use(chain, held, now)
+        belief.reuse.use(chain, held)
         known.comes(prompt)
         if belief.suspects:
             belief.refill(chain)
@@ -252,12 +252,15 @@ class Truth:
         belief = known.belief
         if tokens is None or cached is None or not _is_usage(tokens, cached) or not belief.reports(cached):
             belief.untold(prompt.end(prompt.depth) * prompt.ratio)
+            belief.reuse.ended(prompt.chain, now, found=False)
             return None
         each = tokens / prompt.chain.ends[-1]
         reach = prompt.end(min(prompt.held + 1, len(prompt.chain.ends))) * each
-        guess = Guess(prompt.chain, prompt.end(prompt.depth) * each, reach, cached, prompt.use, prompt.at)
+        came, gone = belief.divide(prompt.uses, each, cached)
+        guess = Guess(prompt.chain, prompt.end(prompt.depth) * each, reach, cached, came, gone, prompt.at)
         before = belief.capacity.believed
         verdict = belief.judge(guess)
+        belief.reuse.ended(prompt.chain, now, found=verdict in (CAME, WARMER))
         self._conclude(known, verdict, before, now)
         return Seen(guess.predicted, cached, verdict)
 
@@ -284,7 +287,7 @@ class Truth:
         self._index.set_capacity(slot, 0)
         self._index.set_capacity(slot, belief.capacity.believed)
         for chain in [*belief.clear(now), *on_their_way]:
-            belief.reuse.use(chain, self._index.match(chain.hashes).get(slot, 0), now)
+            belief.reuse.use(chain, self._index.match(chain.hashes).get(slot, 0))
             self._index.place(slot, chain, now)
 
 

@@ -55,7 +55,7 @@ def ratios_of(pool: Pool) -> list[dict[str, Any]]:
 
 
 class Beliefs:
-    """Tells in the log when a cache was found empty, a replica is distrusted, or prompts never came to be computed."""
+    """Logs caches that were emptied, replicas that are distrusted, prompts that were never computed."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int], tuple[int, int, int]] = {}
@@ -84,7 +84,9 @@ def _tell(key: tuple[str, str, int], before: tuple[int, int, int], now: tuple[in
     if emptied:
         _log.warning("a cache was emptied: what was believed to be in it is forgotten", **where)
     if distrusted:
-        _log.warning("a cache does not hold what is believed: its replica is distrusted until it does", **where)
+        _log.warning(
+            "a cache does not hold what is believed: its replica is distrusted until it does", **where
+        )
     if voided:
         _log.info("prompts were never computed where they were sent", count=voided, **where)
 

@@ -4,6 +4,7 @@ from extproc.core.dialects.base import Body, Limits, named, output_limit, start_
 from extproc.core.dialects.content import ROLES, write_content, write_list, write_messages
 from extproc.core.prefix import ChainWriter, tag
 from extproc.core.prompt import Prompt
+from extproc.core.script import script_of_chat
 
 NAME = "anthropic_messages"
 PATHS: tuple[str, ...] = ("/v1/messages",)
@@ -33,6 +34,8 @@ def read(body: Body, limits: Limits) -> Prompt:
         size=chain.ends[-1],
         max_output=output_limit(body, "max_tokens"),
         stream=body.get("stream") is True,
+        script=script_of_chat(body["messages"]),
+        media=writer.pictures,
     )
 
 

@@ -12,6 +12,7 @@ from extproc.core.dialects.base import (
     total,
 )
 from extproc.core.prompt import Prompt
+from extproc.core.script import script_of
 
 NAME = "openai_completions"
 PATHS: tuple[str, ...] = ("/v1/completions",)
@@ -33,4 +34,5 @@ def read(body: Body, limits: Limits) -> Prompt:
         max_output=output_limit(body, "max_completion_tokens", "max_tokens"),
         n=choices(body, "n", "best_of"),
         stream=body.get("stream") is True,
+        script=script_of(prompts[0]),
     )

@@ -13,6 +13,7 @@ from extproc.core.dialects.base import (
 from extproc.core.dialects.content import ROLES, role_tag, write_content, write_list, write_value
 from extproc.core.prefix import ChainWriter, canonical, tag
 from extproc.core.prompt import Prompt
+from extproc.core.script import script_of_chat
 
 NAME = "openai_responses"
 PATHS: tuple[str, ...] = ("/v1/responses",)
@@ -55,6 +56,8 @@ def read(body: Body, limits: Limits) -> Prompt:
         size=chain.ends[-1],
         max_output=output_limit(body, "max_output_tokens"),
         stream=body.get("stream") is True,
+        script=script_of_chat(body.get("input")),
+        media=writer.pictures,
     )
 
 

@@ -18,6 +18,7 @@ from extproc.core.dialects.base import (
 from extproc.core.dialects.content import media_source
 from extproc.core.prefix import ChainWriter, seed, tag
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.script import script_of
 from extproc.errors import Unreadable
 
 NAME = "sglang_generate"
@@ -56,6 +57,8 @@ def read(body: Body, limits: Limits) -> Prompt:
         max_output=None if None in allowed else max(filter(None, allowed), default=0),
         n=max(choices(each, "n") for each in sampling),
         stream=body.get("stream") is True,
+        script=script_of(prompts[0]),
+        media=sum([body.get(name) is not None for name in _MEDIA]),
     )
 
 

@@ -14,6 +14,7 @@ from extproc.core.dialects.base import (
 from extproc.core.dialects.content import NEXT
 from extproc.core.prefix import ChainWriter, tag, utf8
 from extproc.core.prompt import Prompt
+from extproc.core.script import script_of
 
 NAME = "tgi_generate"
 PATHS: tuple[str, ...] = ("/generate", "/generate_stream", "/")
@@ -51,6 +52,8 @@ def read(body: Body, limits: Limits) -> Prompt:
         max_output=output_limit(parameters, "max_new_tokens"),
         n=choices(parameters, "best_of"),
         stream=body.get("stream") is True,
+        script=script_of(inputs),
+        media=writer.pictures,
     )
 
 
