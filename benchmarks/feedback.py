@@ -218,7 +218,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--every", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=0.8, help="new chats a second")
+    parser.add_argument("--rate", type=float, default=0.7, help="new chats a second")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--check", action="store_true")

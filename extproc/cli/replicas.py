@@ -48,6 +48,8 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
         "backlog",
         "KV",
         "index",
+        "cache came",
+        "believed",
         "sample",
     ):
         made.add_column(
@@ -64,11 +66,21 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
             f"{row['backlog_seconds']:.2f} s",
             _number(row["kv_used"], ".0%"),
             f"{row['index_entries']:,}",
+            *_cache(row.get("cache")),
             "none yet" if row["sample_age"] is None else f"{row['sample_age']:.1f} s",
         )
     for row in removed:
         made.add_row(row["pool"], row["replica"], f"{row['state']} ({row['state_cause']})")
     return made
+
+
+def _cache(cache: dict[str, Any] | None) -> tuple[str, str]:
+    """Share of the predicted tokens that came, with what they count for if that is not all; and the size believed."""
+    if cache is None:
+        return "off", "off"
+    came = _number(cache["precision"], ".0%")
+    scaled = "" if cache["scale"] == 1 else f" (x{cache['scale']:.2f})"
+    return came + scaled, _number(cache["believed_share"], ".0%")
 
 
 def _number(value: float | None, form: str) -> str:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from extproc import __version__
 from extproc.core.pool import Pool
+from extproc.io.beliefs import ratios_of
 
 
 class StatePage:
@@ -70,6 +71,7 @@ def _pool(pool: Pool) -> dict[str, Any]:
     return {
         "pool": pool.name,
         "policy_version": pool.policy_version,
+        "tokens_per_byte": ratios_of(pool),
         "replicas": [
             {
                 "replica": replica.address,

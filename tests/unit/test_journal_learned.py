@@ -136,7 +136,9 @@ def test_of_many_models_those_with_the_newest_answers_are_told_and_all_of_it_is_
 def test_items_that_a_later_release_adds_are_ignored_and_missing_ones_are_unknown() -> None:
     reader = pool(A)
     assert (
-        presume(reader, msgspec.msgpack.encode([[[Engine("chat", A), 5000, 8, 1.0, 1.0, "new"]], [], "new"]))
+        presume(
+            reader, msgspec.msgpack.encode([[[Engine("chat", A), 5000, 8, 1.0, 1.0, "new"]], [], [], "new"])
+        )
         == 1
     )
     assert reader.replicas[0].max_running == 8
