@@ -1,11 +1,14 @@
 """What the hits of one incarnation of a replica say of its cache: is it smaller than believed, emptied, or not there?
 
-- **A prompt came as predicted**, to within a block or a tenth: nothing to do.
-- **It was colder.** A miss is a suspect first. Each hit meanwhile speaks against an emptied cache: most of all one on
-  something last used before the first suspect was sent and seen in the cache already then; then on something older
-  that was only brought there, perhaps after the cache was emptied; least on anything newer. When they are enough, the
-  suspects count against the capacity (core/capacity.py). Before that, enough misses make the cache emptied: three
-  of prompts used so lately that such were there nearly always so far, or eight others.
+- **A prompt came as predicted**, to within a block or a tenth: the cache holds at least what was used since.
+- **It was colder.** Then the shortest beginning that was gone says how long ago something may have been used and be
+  gone. Was it used longer ago than what is still there as a rule, the cache is smaller than believed, and the miss
+  counts against the capacity (core/capacity.py). Else it is a suspect: the cache may have been emptied. Each hit
+  meanwhile, of a part of a prompt too, speaks against that: most of all one on something whose last use had ended
+  before the first suspect was sent and that was seen in the cache then; then on something older that was only brought
+  there, perhaps after the cache was emptied; least on anything newer. When they are enough, the suspects count
+  against the capacity. Before that, enough misses make the cache emptied: three of prompts used so lately that such
+  were there nearly always so far, or eight others.
 - **It keeps being colder** than a smaller capacity explains: of the last predictions (_LEAST and more) less than
   `limit` of the tokens came. Then predictions count for `scale` of their tokens, until it has proved itself: with n
   further predictions of which the share p came, scale is p * n / (n + 4), as if four more had failed (much less than

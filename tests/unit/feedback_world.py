@@ -1,0 +1,147 @@
+"""benchmarks/feedback.py in virtual time: the gateway's core before the emulated engine's scheduler."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple
+
+import orjson
+
+from extproc.core.decide import Decision
+from extproc.core.dialects import Limits, read
+from extproc.core.ending import COMPLETE, Ending
+from extproc.core.fleet import Traits
+from extproc.core.pool import Pool
+from extproc.core.sample import Sample
+from extproc.core.steering import Rules, Steering
+from extproc.core.usage.record import Usage
+from extproc.demo.workload import Arrival
+from extproc.sim.emulated.books import Books
+from extproc.sim.emulated.cache import BlockPool
+from extproc.sim.emulated.jobs import Reader
+from extproc.sim.emulated.scheduler import Scheduler
+from extproc.sim.emulated.scheduler import Sequence as Answer
+from extproc.sim.emulated.settings import EngineSettings
+
+#: Seconds from an answer's end until the gateway hears of it, and between two samples.
+_HEARD, _SCRAPE = 0.05, 0.5
+
+
+class Told(NamedTuple):
+    """A prediction and the truth, in tokens; `ttft` in seconds."""
+
+    at: float
+    replica: str
+    tokens: float
+    true_tokens: float
+    cached: float
+    true_cached: float
+    ttft: float
+
+
+class World:
+    """A gateway that learns or does not, before four engines; the first drops its cache every so many seconds."""
+
+    def __init__(self, settings: EngineSettings, *, learns: bool, every: float) -> None:
+        traits = Traits(prefill_speed=settings.prefill_speed, output_tokens=40)
+        self.pool = Pool("p", traits=traits, distrust=0.5 if learns else None)
+        self.steering = Steering([self.pool], Rules(), random.Random(0))
+        self.settings, self.every = settings, every
+        self.names = [f"10.0.0.{number}:80" for number in range(1, 5)]
+        self.engines: dict[str, Scheduler] = {}
+        for name in self.names:
+            self.pool.join(name, 0.0)
+            self.engines[name] = Scheduler(settings, Books(), BlockPool(settings.usable_blocks))
+        self.told: list[Told] = []
+        self._reader = Reader(settings)
+        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._order = count()
+        self._armed: set[str] = set()
+        self.now = self.end = 0.0
+
+    def play(self, workload: Sequence[Arrival]) -> None:
+        """Everything from the first arrival to the last answer."""
+        self.end = workload[-1].at
+        for arrival in workload:
+            self._at(arrival.at, self._arrive, arrival)
+        self._at(self.every, self._drop, None)
+        self._at(0.0, self._scrape, None)
+        while self._heap:
+            self.now, _, act, what = heappop(self._heap)
+            act(what)
+
+    def _at(self, at: float, act: Callable[[Any], None], what: Any) -> None:
+        heappush(self._heap, (max(at, self.now), next(self._order), act, what))
+
+    def _drop(self, _: None) -> None:
+        self.engines[self.names[0]].pool.drop()
+        if self.now < self.end:
+            self._at(self.now + self.every, self._drop, None)
+
+    def _scrape(self, _: None) -> None:
+        for name, engine in self.engines.items():
+            self.pool.observe(name, _sample(engine, self.settings, self.now))
+        self.pool.tick(self.now)
+        if self.now < self.end:
+            self._at(self.now + _SCRAPE, self._scrape, None)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        prompt = read("/v1/chat/completions", orjson.dumps(arrival.body), Limits())
+        decision = self.steering.decide(prompt, self.pool, self.steering.new_key(), self.now)
+        assert decision.replica is not None
+        job = self._reader.chat(arrival.body)
+        answer = Answer(job.streams[0], job.outputs[0])
+        answer.owner = decision
+        self.engines[decision.replica.address].submit(answer, self.now)
+        self._arm(decision.replica.address)
+
+    def _arm(self, name: str) -> None:
+        at = self.engines[name].next_at
+        if at is not None and name not in self._armed:
+            self._armed.add(name)
+            self._at(at, self._step, name)
+
+    def _step(self, name: str) -> None:
+        self._armed.discard(name)
+        for progress in self.engines[name].advance(self.now):
+            answer = progress.sequence
+            if progress.ended:
+                said = answer.owner
+                truth = (answer.stream.prompt_tokens, said.cached, answer.cached)
+                self.told.append(Told(said.at, name, said.tokens, *truth, answer.first_at - answer.arrived))
+                self._at(self.now + _HEARD, self._over, answer)
+        self._arm(name)
+
+    def _over(self, answer: Answer) -> None:
+        decision: Decision = answer.owner
+        assert decision.replica is not None
+        self.steering.ledger.release(decision.key, self.now)
+        ending = Ending()
+        ending.by, ending.status, ending.served = COMPLETE, 200, decision.replica.address
+        ending.usage = Usage(answer.stream.prompt_tokens, answer.output, answer.cached)
+        self.steering.learn(decision, ending, self.now)
+
+
+def _sample(engine: Scheduler, settings: EngineSettings, now: float) -> Sample:
+    books = engine._books
+    return Sample(
+        at=now,
+        running=float(engine.running),
+        waiting=float(engine.waiting),
+        kv_used=engine.pool.usage,
+        kv_capacity=settings.reported_kv_tokens,
+        block_size=settings.block_size,
+        max_running=settings.max_running,
+        hit_tokens=float(books.hit_tokens),
+        query_tokens=float(books.queried_tokens),
+        prompt_tokens=float(books.prompt_tokens),
+        generated_tokens=float(books.generated_tokens),
+        started=1e9,
+    )
+
+
+def precision(told: Iterable[Told]) -> float:
+    """Of the tokens predicted to be cached, the share that was."""
+    told = list(told)
+    return sum(min(t.cached, t.true_cached) for t in told) / sum(t.cached for t in told)
