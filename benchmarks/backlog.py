@@ -1,7 +1,7 @@
 """How far the estimate of a replica's prompt work ahead is off, against the simulated engines' truth, at high load.
 
     python -m benchmarks.backlog            one hour for each source; exits with 1 when a bar is missed
-    python -m benchmarks.backlog --seconds 600
+    python -m benchmarks.backlog --rate 3.2 the same at less load: 77 % busy instead of 86
 
 Two engines of the simulator's model that compute prompts 85 to 90 % of the time, with several prompts waiting at
 each as a rule; one gateway; telemetry every 500 ms that comes 100 ms late. At random moments the books' prompt work
@@ -131,7 +131,7 @@ class Observed(Simulation):
             self._at(engine.wake, self._advance, (engine, engine.wake))
 
 
-def play(case: Case, seconds: float) -> Seen:
+def play(case: Case, seconds: float, rate: float) -> Seen:
     """One run of a case."""
     fleet = uniform_fleet(2, EngineSettings(speed=case.speed))
     traits = replace(traits_of(fleet, _TELEMETRY), counters=case.believed)
@@ -141,7 +141,7 @@ def play(case: Case, seconds: float) -> Seen:
         telemetry=_TELEMETRY,
         counters=case.counters,
     )
-    rate = _RATE * case.speed
+    rate *= case.speed
     workload = generated("documents", {"requests": int(rate * seconds), "rate": rate, "documents": 3000})
     run = Observed(settings, case.others, seconds)
     run.run(workload.rows())
@@ -169,10 +169,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--seconds", type=float, default=3600.0, help="virtual time of each run")
+    options.add_argument("--rate", type=float, default=_RATE, help="requests a second")
     options.add_argument("--only", default="", help="a word the case must contain")
     args = options.parse_args()
     cases = [case for case in CASES if args.only in case.name]
-    held = [told(case, play(case, args.seconds)) for case in cases]
+    held = [told(case, play(case, args.seconds, args.rate)) for case in cases]
     sys.exit(0 if all(held) else 1)
 
 
