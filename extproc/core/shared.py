@@ -286,6 +286,9 @@ class Shared:
             gone = self.taken_back(engine, position)
             if gone:
                 read = [part for chain in read for part in _without(chain, gone)]
+        if pool.feedback is not None:
+            for chain in read:
+                pool.feedback.truth.heard(replica.slot, chain)
         pool.place(replica, read, self._now)
 
     def _correct(self, batch: Batch, position: Position) -> None:

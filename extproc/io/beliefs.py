@@ -61,11 +61,14 @@ class Beliefs:
         self._known: dict[tuple[str, str, int], tuple[int, int, int]] = {}
 
     def look(self, pools: list[Pool]) -> None:
-        """Log what happened since the last look; called about once a second."""
+        """Log what happened since the last look; called about once a second.
+
+        Nothing follows from it beside other gateways, so nothing is said then.
+        """
         seen: dict[tuple[str, str, int], tuple[int, int, int]] = {}
         named = 0
         for pool in pools:
-            if pool.feedback is None:
+            if pool.feedback is None or not pool.feedback.truth.acts():
                 continue
             for replica in pool.replicas:
                 key = (pool.name, replica.address, replica.incarnation)

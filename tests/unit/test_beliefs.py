@@ -97,3 +97,15 @@ def test_the_table_shows_what_came_and_what_is_believed() -> None:
     columns = {column.header: list(column.cells) for column in made.columns}
     assert columns["cache came"] == ["91% (x0.50)", "off"]
     assert columns["believed"] == ["25%", "off"]
+
+
+def test_beside_other_gateways_where_nothing_follows_nothing_is_logged() -> None:
+    made = pool()
+    replica = made.join("10.0.0.1:80", 0.0)
+    assert made.feedback is not None
+    made.feedback.truth.acts = lambda: False
+    for key in range(9):
+        use(made, replica, key, 0, float(key))
+    with capture_logs() as said:
+        Beliefs().look([made])
+    assert said == []

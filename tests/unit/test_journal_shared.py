@@ -557,3 +557,12 @@ def test_what_was_seen_for_others_is_told_once() -> None:
     box.relay(("other", 7), 5)
     assert box.batch(0.0).relayed == [Relayed("other", 7, 5)]
     assert box.batch(0.0).relayed == []
+
+
+def test_what_others_place_counts_as_used_where_caches_are_learned() -> None:
+    mine = Pool("chat", now=0.0, distrust=0.5)
+    replica = mine.join(A, 0.0)
+    view(mine).hear(Batch("other", 1, 0, engines=[ENGINES[0]], placed=[placed(1, 0, 1, 2, 3)]), (5, 0), 10.0)
+    assert mine.feedback is not None
+    uses = mine.feedback.truth._slots[replica.slot].belief.reuse.look(chain(1, 2, 3), 3)
+    assert [use.end for use in uses] == [2048, 3072]

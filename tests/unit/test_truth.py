@@ -519,3 +519,18 @@ def test_beside_other_gateways_it_watches_and_changes_nothing_but_what_was_never
     truth.void(99)
     assert told == [(slot, [1000])]
     assert index.count(slot) == 40
+
+
+def test_what_other_gateways_send_counts_as_given_to_a_replica() -> None:
+    index = PrefixIndex(ttl=1e9)
+    slot = index.add_slot(10**6, 0.0)
+    truth = Truth(index)
+    truth.join(slot, 10**6)
+    mine, theirs = Chain([1, 2], [40_000, 80_000]), Chain([11, 12], [50_000, 100_000])
+    truth.expect(1, slot, mine, 0.25, 0.0)
+    index.place(slot, mine, 0.0)
+    truth.observe(1, 20_000, 0, 1.0)
+    truth.heard(slot, theirs)
+    truth.heard(99, theirs)
+    (*_, use) = truth._slots[slot].belief.reuse.look(mine, 2)
+    assert use.distance == 100_000
