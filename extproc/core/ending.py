@@ -55,10 +55,10 @@ class Ending:
     def finished(self, usage: Usage | None, verdict: str) -> None:
         """The response came to its end, and this is what was found of its usage."""
         self.by = COMPLETE
-        self._found(usage, verdict)
+        self.found(usage, verdict)
 
-    def _found(self, usage: Usage | None, verdict: str) -> None:
-        """The first usage stays: a second teller, or the same message twice, changes nothing."""
+    def found(self, usage: Usage | None, verdict: str) -> None:
+        """This was found of its usage. The first that is whole stays: second tellers and repeats change nothing."""
         if self.verdict == token_usage.COMPLETE or verdict == token_usage.ABSENT:
             return
         self.verdict = verdict
@@ -85,7 +85,7 @@ class Ending:
             self.attempts = entry.attempts
         # A client that left may have an answer whose usage was read in full; a broken one has no end.
         if entry.status is not None and not entry.limited:
-            self._found(entry.usage, entry.verdict)
+            self.found(entry.usage, entry.verdict)
 
     def _attributes(self, message: pb.ProcessingRequest) -> None:
         if _FILTER not in message.attributes:

@@ -149,6 +149,8 @@ class Exchange:
     def end(self, now: float) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
         self.state = OVER
+        if self._response is not None and self.ending is not None:
+            self._response.left(self.ending)
         self._steering.watched.pop(self._key, None)
         self._steering.ledger.release(self._key, now)
 

@@ -38,7 +38,7 @@ class Response:
         limit: most bytes of the body kept at any time (core/usage/bodies.py).
     """
 
-    __slots__ = ("_coding", "_echoes", "_kind", "_limit", "_over", "_piecemeal", "_reading")
+    __slots__ = ("_coding", "_echoes", "_kind", "_left", "_limit", "_over", "_piecemeal", "_read", "_reading")
 
     def __init__(self, mode: int, limit: int) -> None:
         self._limit = limit
@@ -46,7 +46,8 @@ class Response:
         self._piecemeal = mode in _PIECEMEAL
         self._kind = self._coding = ""
         self._reading: BodyUsage | None = None
-        self._over = False
+        self._left = -1  # bytes still to come; below 0 while not told
+        self._read = self._over = False
 
     @property
     def held(self) -> int:
@@ -70,7 +71,10 @@ class Response:
                 self._kind = _text(header)
             elif header.key == "content-encoding":
                 self._coding = f"{self._coding},{_text(header)}" if self._coding else _text(header)
+            elif header.key == "content-length":
+                self._left = _length(_text(header))
         if told.end_of_stream:
+            self._over = True
             self._end(ending)
 
     def body(self, piece: pb.HttpBody, ending: Ending) -> bytes | tuple[bytes, ...] | None:
@@ -83,20 +87,35 @@ class Response:
         end = piece.end_of_stream or piece.end_of_stream_without_message
         if self._reading is None:
             self._reading = BodyUsage(self._kind, self._coding, self._limit, ending.status)
-        self._reading.feed(piece.body, end)
-        if end:
+        # A client that knows the length may be gone before Envoy tells of the end.
+        self._left -= len(piece.body)
+        last = end or self._left == 0
+        self._reading.feed(piece.body, last)
+        if last:
             self._end(ending)
+        self._over = end
         return tuple(_echo(piece)) if self._echoes else replies.CONTINUE_RESPONSE_BODY
 
     def trailers(self, ending: Ending) -> None:
         """Trailers came: they end a body that had no end of its own."""
-        if not self._over:
-            if self._reading is not None:
-                self._reading.feed(b"", end=True)
-            self._end(ending)
+        self._over = True
+        if self._reading is not None:
+            self._reading.feed(b"", end=True)
+        self._end(ending)
+
+    def left(self, ending: Ending) -> None:
+        """The exchange is over before the body was, as with clients that leave at a stream's `[DONE]`."""
+        reading = self._reading
+        if not self._read and reading is not None and reading.complete:
+            usage = reading.usage
+            ending.found(
+                usage, token_usage.COMPLETE if usage is not None and usage.known else token_usage.ABSENT
+            )
 
     def _end(self, ending: Ending) -> None:
-        self._over = True
+        if self._read:
+            return
+        self._read = True
         reading = self._reading
         if reading is None:
             ending.finished(None, token_usage.ABSENT)
@@ -119,6 +138,11 @@ def _echo(piece: pb.HttpBody) -> Iterator[bytes]:
         without_message=piece.end_of_stream_without_message,
         compressed=piece.grpc_message_compressed,
     )
+
+
+def _length(text: str) -> int:
+    """A content-length; -1 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
 
 
 def _text(header: pb.HeaderValue) -> str:

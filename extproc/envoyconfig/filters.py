@@ -26,7 +26,9 @@ _FORWARDED: tuple[Tree, ...] = (
     *({"prefix": prefix} for prefix in OWNED_PREFIXES),
 )
 #: The rules hold for both directions: what is needed to read a response's body, beside content-encoding.
-_FOR_BODIES: tuple[Tree, ...] = ({"exact": ":status"}, {"exact": "content-type"})
+_FOR_BODIES: tuple[Tree, ...] = tuple(
+    {"exact": name} for name in (":status", "content-type", "content-length")
+)
 #: What the gateway is told of a response, beside its usage.
 _ATTRIBUTES = ("upstream.address", "response.code", "upstream.request_attempt_count")
 #: Sources by which it is told of one in messages of its own stream.

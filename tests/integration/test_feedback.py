@@ -13,8 +13,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 
 from extproc.demo.stack import Stack, StackSettings
+from extproc.envoyconfig import render
+from extproc.envoyconfig.yamltext import to_yaml
 from tests.integration.conftest import ledger_tokens, until
 from tests.integration.fixed_engine import BODIES, FixedEngine, fixed_engine
 
@@ -205,6 +208,45 @@ def test_http_2_clients_get_the_same_bytes_and_no_trailers_of_ours(stack: Stack,
     assert done.stderr == b"2"
     assert same(done.stdout, name)
     assert watch.usage() == (RIGHT if source_of(stack) in TELLING else ABSENT)
+
+
+# ---- configurations that are not ours ----
+
+
+def in_mode(text: str, mode: str) -> str:
+    """The bootstrap with another mode for response bodies; full duplex needs the trailers too."""
+    tree = yaml.safe_load(text)
+    (listener,) = tree["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    processing = manager["http_filters"][0]["typed_config"]["processing_mode"]
+    processing["response_body_mode"] = mode
+    processing["response_trailer_mode"] = "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"
+    return to_yaml(tree)
+
+
+@pytest.fixture(scope="module", params=["BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "FULL_DUPLEX_STREAMED"])
+def foreign(request: pytest.FixtureRequest, engine: FixedEngine) -> Iterator[tuple[Stack, str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("extproc.demo.stack.render", lambda settings: in_mode(render(settings), request.param))
+        with FixedStack(engine, source="body") as running:
+            yield running, request.param
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+@pytest.mark.parametrize("name", ["json", "3 MB", "events with usage", "events without usage", "error 500"])
+async def test_bodies_in_any_mode_pass_unchanged_and_are_read(
+    foreign: tuple[Stack, str], name: str, coding: str
+) -> None:
+    """3 MB fit into what our route lets Envoy buffer (limits.body), in both directions."""
+    stack, _ = foreign
+    watch = Watch(stack)
+    status, got, headers = await ask(stack, name, **{"accept-encoding": coding})
+    packed = headers.get("content-encoding") == "gzip"
+    assert (gzip.decompress(got) if packed else got) == BODIES[name]
+    assert not packed or got == gzip.compress(BODIES[name], mtime=0)
+    usage = watch.usage()
+    told = status == 200 and name != "events without usage"
+    assert usage == (RIGHT if told else ABSENT)
 
 
 # ---- usage asked for on behalf of the client ----

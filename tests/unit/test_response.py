@@ -131,6 +131,31 @@ def test_an_end_that_envoy_delivers_twice_is_sent_back_once() -> None:
     assert found(exchange) == ("complete", RIGHT, "complete")
 
 
+@pytest.mark.parametrize("mode", [Mode.STREAMED, Mode.FULL_DUPLEX_STREAMED])
+def test_a_body_of_which_all_bytes_came_is_whole_although_its_end_is_still_to_be_told(
+    mode: Mode.BodySendMode,
+) -> None:
+    """A client that knows the length may have left by then."""
+    exchange = asked(mode)
+    begin(exchange, content_length=str(len(WHOLE)))
+    piece(exchange, WHOLE[:-1])
+    assert found(exchange)[0] == "unknown"
+    piece(exchange, WHOLE[-1:])
+    assert found(exchange) == ("complete", RIGHT, "complete")
+    (reply,) = piece(exchange, b"", end=True)
+    if mode == Mode.FULL_DUPLEX_STREAMED:
+        assert echoed([reply]) == (b"", [True])
+
+
+@pytest.mark.parametrize("length", ["", "-1", "5x", "0", "1", "9" * 30, "\u0663"])
+def test_a_length_that_is_wrong_costs_usage_at_most(length: str) -> None:
+    exchange = asked(Mode.FULL_DUPLEX_STREAMED)
+    begin(exchange, content_length=length)
+    got, ends = echoed([*piece(exchange, WHOLE[:9]), *piece(exchange, WHOLE[9:], end=True)])
+    assert (got, ends) == (WHOLE, [False, True])
+    assert found(exchange)[1] in (None, RIGHT)
+
+
 def test_trailers_end_a_body_that_has_no_end_of_its_own() -> None:
     exchange = asked(Mode.FULL_DUPLEX_STREAMED)
     begin(exchange)
@@ -148,6 +173,14 @@ def test_a_body_that_breaks_off_gives_no_usage_although_it_was_told_already() ->
     piece(exchange, events().removesuffix(b"data: [DONE]\n\n"))
     exchange.end(3.0)
     assert found(exchange) == ("unknown", None, "absent")
+
+
+def test_a_client_that_leaves_at_the_streams_last_word_takes_no_usage_away() -> None:
+    exchange = asked(Mode.STREAMED)
+    begin(exchange, "events")
+    piece(exchange, events())
+    exchange.end(3.0)
+    assert found(exchange) == ("unknown", RIGHT, "complete")
 
 
 def test_an_end_without_the_streams_own_word_gives_no_usage() -> None:
