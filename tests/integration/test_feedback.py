@@ -226,10 +226,16 @@ def in_mode(text: str, mode: str) -> str:
 
 @pytest.fixture(scope="module", params=["BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "FULL_DUPLEX_STREAMED"])
 def foreign(request: pytest.FixtureRequest, engine: FixedEngine) -> Iterator[tuple[Stack, str]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extproc.demo.stack.render", lambda settings: in_mode(render(settings), request.param))
-        with FixedStack(engine, source="body") as running:
-            yield running, request.param
+    stack = FixedStack(engine, source="body")
+    try:
+        with pytest.MonkeyPatch.context() as patch:  # only for its start: other stacks start beside it
+            patch.setattr(
+                "extproc.demo.stack.render", lambda settings: in_mode(render(settings), request.param)
+            )
+            stack.start()
+        yield stack, request.param
+    finally:
+        stack.close()
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
