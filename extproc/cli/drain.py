@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ from extproc.cli.admin_port import admin_option, call, fail, json_option, replic
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: Seconds that a drain is watched at least where other gateways must hear of it: five times what they take.
 _SETTLE = 0.5
+#: Exit status when Redis did not take an order, so that other gateways don't know of it yet.
+_UNWRITTEN = 4
 #: Seconds between looks at what is still in flight.
 _LOOK = 0.25
 
@@ -35,7 +38,8 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
     every gateway and across restarts, until `kvsteer undrain`. A replica whose deadline passed is removed, and
     stays so until it is undrained or discovery names it no more.
 
-    Exit status: 0 when drained (with --no-wait: ordered), 1 when no gateway answers, 2 when refused.
+    Exit status: 0 when drained (with --no-wait: ordered), 1 when no gateway answers, 2 when refused, 4 when it counts
+    in this gateway only for now, because Redis did not take it; it is written there when Redis does.
 
     \b
     kvsteer drain 10.0.0.2:8000 --deadline 10m
@@ -50,6 +54,7 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
         click.echo(json.dumps({**order, **left, "state": state}))
     else:
         click.echo(f"{address}: {state} for {order['reaches']}; {_said(state, left['requests'])}")
+    _exit_unwritten(order)
 
 
 @click.command()
@@ -61,12 +66,14 @@ def undrain(replica: str, admin: str, as_json: bool) -> None:
 
     One that its drain's deadline removed joins its pool again, and warms up.
 
-    Exit status: 0 when done, 1 when no gateway answers, 2 when refused, 3 when it is not drained.
+    Exit status: 0 when done, 1 when no gateway answers, 2 when refused, 3 when it is not drained, 4 when it counts in
+    this gateway only for now, because Redis did not take it; it is written there when Redis does.
     """
     order = call(admin, replica_path(replica, "undrain"), "replica", "POST")
     click.echo(
         json.dumps(order) if as_json else f"{order['replica']}: {order['state']} for {order['reaches']}"
     )
+    _exit_unwritten(order)
 
 
 def seconds(text: str) -> float:
@@ -75,6 +82,11 @@ def seconds(text: str) -> float:
     if not match:
         fail(f"--deadline {text}: is no time; write for example 90s, 10m or 1h", 2)
     return float(match[1]) * _UNITS[match[2]]
+
+
+def _exit_unwritten(order: dict[str, Any]) -> None:
+    if order.get("written") is False:  # a gateway of an older release does not say
+        sys.exit(_UNWRITTEN)
 
 
 def _said(state: str, requests: int) -> str:

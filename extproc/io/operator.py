@@ -1,12 +1,13 @@
 """What operators ask of replicas: drains, kept in Redis so that every gateway and every restart honours them.
 
-Key, with a TTL that outlives the longest deadline even when no gateway runs meanwhile (PREFIX from the settings); its
-field `*` says that it was not lost, so that an emptied Redis ends no drain:
+Key, with a TTL that outlives the longest deadline even when no gateway runs meanwhile (PREFIX from the settings); how
+an emptied or older Redis is known is io/order_store.py's business, and ends no drain:
 
     PREFIX:operator:POOL    hash   address -> JSON {"deadline": seconds of Redis TIME or null, "who", "at": the same}
 
 An order counts here at once, is written to Redis before it is answered, and the other gateways look ten times a
-second. Without Redis it counts in this gateway only, and the answer says so. What an order asks for:
+second. Where Redis does not take it, it counts in this gateway only, the answer says so, and it is written as soon as
+Redis does. What is no order, or stands under no address, drains nobody. What an order asks for:
 
     standing, deadline to come   the replica drains, with that deadline; a changed one is taken over
     deadline passed              the replica is removed; it is shown as removed, and joins no more
@@ -25,22 +26,16 @@ from extproc.addresses import parse_address
 from extproc.core.lifecycle import QUIESCING
 from extproc.core.pool import Pool
 from extproc.io import clock
-from extproc.io.orders import Order, patience_of, read_order
+from extproc.io.orders import Order, patience_of
 from extproc.io.roster import FixedRoster, Roster
+from extproc.io.shared_orders import SharedOrders
 
-#: Seconds an unheld key lives: the longest deadline is a week, and a fleet may be off for some weeks.
-_TTL = 30 * 86_400
-#: An order whose replica nobody knows is forgotten this long after its deadline, or after it was given.
-_FORGET_EXPIRED = 86_400.0
-_FORGET = 30 * 86_400.0
 _CAUSE = "operator"
 _DISCOVERY = "discovery"
 #: Who caused a drain that the replica's own reporter asked for (io/intake.py).
 _ITSELF = "replica"
 #: State shown for a replica that its drain's deadline removed.
 REMOVED = "removed"
-#: Field that is there as long as Redis has not lost the hash: an absent order then means "undrained".
-_MARK = b"*"
 #: Most known addresses that one answer names.
 _NAMED = 50
 
@@ -67,21 +62,19 @@ class OperatorDesk:
         rosters: Mapping[str, Roster] | None = None,
     ) -> None:
         self._pools = pools
-        self._prefix = prefix
         self._has_redis = has_redis
         given = rosters or {}
         self._rosters: dict[str, Roster] = {
             pool.name: given.get(pool.name) or FixedRoster(pool, [r.address for r in pool.replicas])
             for pool in pools
         }
-        #: What holds, as far as this gateway knows: pool -> address -> order.
-        self._orders: dict[str, dict[str, Order]] = {pool.name: {} for pool in pools}
+        self._shared = SharedOrders(pools, prefix, self._knows, self.enforce)
+        #: The same dicts: what holds, pool -> address -> order; and what is not yet in Redis.
+        self._orders, self._pending = self._shared.orders, self._shared.pending
+        #: See SharedOrders: they bring these in line with Redis.
+        self.sync, self.look = self._shared.sync, self._shared.look
         #: Who was removed here by an order: pool -> addresses.
         self._removed: dict[str, set[str]] = {pool.name: set() for pool in pools}
-        #: Orders taken here and not yet in Redis: (pool, address) -> order, or None for "take it away".
-        self._pending: dict[tuple[str, str], Order | None] = {}
-        #: Seconds by which Redis' clock was before our monotonic one when it was last asked; None before that.
-        self._ahead: float | None = None
         #: Writes what is pending and follows what stands in Redis, at once; never raises.
         self.push: Callable[[], Awaitable[None]] = _nothing
 
@@ -156,71 +149,9 @@ class OperatorDesk:
         """Who was removed and is gone from discovery too needs no order any more."""
         for address in self._removed[pool.name] - self._rosters[pool.name].dropped.keys():
             self._removed[pool.name].discard(address)
-            if self._orders[pool.name].pop(address, None) is not None and self._has_redis:
-                self._pending[pool.name, address] = None
-
-    # -- Redis -----------------------------------------------------------------------------------------
-
-    async def sync(self, redis: Any) -> None:
-        """Write what was ordered here, then follow what stands in Redis. Raises what the client raises."""
-        ahead = await self._compare_clocks(redis)
-        for pool in self._pools:
-            await self._sync_pool(redis, pool, ahead)
-        self.enforce()
-
-    async def look(self, redis: Any) -> None:
-        """Follow what other gateways were asked, and write what this one was; several times a second."""
-        if self._pending or self._ahead is None:
-            await self.sync(redis)
-            return
-        for pool in self._pools:
-            standing = await redis.hgetall(f"{self._prefix}:operator:{pool.name}")
-            if _MARK in standing and not self._pending:  # else the next beat sees to it
-                self._follow(pool, standing, self._ahead)
-        self.enforce()
-
-    async def _compare_clocks(self, redis: Any) -> float:
-        seconds, micros = await redis.time()
-        self._ahead = int(seconds) + int(micros) / 1e6 - clock.monotonic()
-        return self._ahead
-
-    async def _sync_pool(self, redis: Any, pool: Pool, ahead: float) -> None:
-        key = f"{self._prefix}:operator:{pool.name}"
-        if not await redis.hexists(key, _MARK):  # emptied, or the first order of all: say again what holds
-            for address, order in self._orders[pool.name].items():
-                self._pending.setdefault((pool.name, address), order)
-        for (name, address), pending in list(self._pending.items()):
-            if name == pool.name:
-                await self._put(redis, key, pool, address, pending, ahead)
-        await redis.hset(key, _MARK, b"{}")
-        await redis.expire(key, _TTL)
-        self._follow(pool, await redis.hgetall(key), ahead)
-
-    async def _put(
-        self, redis: Any, key: str, pool: Pool, address: str, order: Order | None, ahead: float
-    ) -> None:
-        """Write a pending order, or take it away; one that was changed meanwhile stays pending."""
-        written = order.written(ahead) if order is not None else None
-        await (redis.hset(key, address, written.raw) if written is not None else redis.hdel(key, address))
-        if self._pending.get((pool.name, address)) is order:
-            del self._pending[pool.name, address]
-            if written is not None and self._orders[pool.name].get(address) is order:
-                self._orders[pool.name][address] = written
-
-    def _follow(self, pool: Pool, standing: Mapping[bytes, bytes], ahead: float) -> None:
-        """Take over what stands in Redis, but for what was ordered here since it was read."""
-        now, held = clock.monotonic(), self._orders[pool.name]
-        orders: dict[str, Order] = {}
-        for field, raw in standing.items():
-            address = field.decode("utf-8", "replace")
-            if field != _MARK and (pool.name, address) not in self._pending:
-                order = held.get(address)
-                orders[address] = order if order and order.raw == raw else read_order(raw, ahead)
-        orders |= {a: order for a, order in held.items() if self._pending.get((pool.name, a)) is not None}
-        self._orders[pool.name] = orders
-        for address, order in list(orders.items()):
-            if not self._knows(pool, address) and order.is_old(now, _FORGET_EXPIRED, _FORGET):
-                del orders[address]
+            order = self._orders[pool.name].pop(address, None)
+            if order is not None and self._has_redis:
+                self._shared.ended(pool, address, order)
                 self._pending[pool.name, address] = None
 
     def _knows(self, pool: Pool, address: str) -> bool:
@@ -255,12 +186,14 @@ class OperatorDesk:
         if not self._has_redis:
             self._pending.clear()
         await self.push()
+        is_written = not any((pool.name, address) in self._pending for pool in pools)
         return _answer(
             {
                 "replica": address,
                 "state": self._state(pools[0], address),
                 "changed": any(changed),
-                "reaches": "every gateway on this Redis" if self._has_redis else "this gateway only",
+                "reaches": _reach(self._has_redis, is_written),
+                "written": is_written if self._has_redis else None,
             }
         )
 
@@ -275,7 +208,10 @@ class OperatorDesk:
         return not known
 
     def _undrain(self, pool: Pool, address: str) -> bool:
-        known = self._orders[pool.name].pop(address, None) is not None
+        order = self._orders[pool.name].pop(address, None)
+        known = order is not None
+        if order is not None:
+            self._shared.ended(pool, address, order)
         self._pending[pool.name, address] = None
         replica = pool.get(address)
         if replica is not None and replica.life.cause == _ITSELF:  # its reporter may be gone for good
@@ -317,6 +253,15 @@ def _canonical(address: str) -> str:
         return str(parse_address(address))
     except ValueError:
         return address
+
+
+def _reach(has_redis: bool, is_written: bool) -> str:
+    """For whom an order counts, as people read it."""
+    if not has_redis:
+        return "this gateway only"
+    if is_written:
+        return "every gateway on this Redis"
+    return "this gateway only for now (Redis did not take it; it is written there when Redis does)"
 
 
 def _answer(body: dict[str, Any], status: int = 200) -> web.Response:

@@ -45,6 +45,10 @@ class Order:
             self, raw=orjson.dumps({"deadline": told["deadline"], "who": self.who, "at": told["at"]})
         )
 
+    def is_newer(self, other: "Order") -> bool:
+        """Whether it was given after the other one; one that does not say when is the older."""
+        return self.given_at is not None and (other.given_at is None or self.given_at > other.given_at)
+
     def is_due(self, now: float) -> bool:
         """Whether its deadline has passed."""
         return self.due is not None and now >= self.due
@@ -55,8 +59,10 @@ class Order:
         return late or (self.given_at is not None and now - self.given_at > given)
 
 
-def read_order(raw: bytes, ahead: float) -> Order:
-    """An order out of Redis, perhaps written by hand; what can't be read of it is unknown, and drops nobody.
+def read_order(raw: bytes, ahead: float) -> Order | None:
+    """An order out of Redis, perhaps written by hand; None when it is none.
+
+    A deadline or time in it that can't be read is unknown, and so removes nobody.
 
     Args:
         raw: JSON of `deadline` and `at`, in seconds of Redis' clock since the epoch, and `who`.
@@ -65,13 +71,14 @@ def read_order(raw: bytes, ahead: float) -> Order:
     try:
         told = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        told = None
-    fields = told if isinstance(told, dict) else {}
-    who = fields.get("who")
+        return None
+    if not isinstance(told, dict):
+        return None
+    who = told.get("who")
     return Order(
         raw,
-        _time(fields.get("deadline"), -ahead),
-        _time(fields.get("at"), -ahead),
+        _time(told.get("deadline"), -ahead),
+        _time(told.get("at"), -ahead),
         who[:_NAME] if isinstance(who, str) else "",
     )
 

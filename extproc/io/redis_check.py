@@ -3,12 +3,44 @@
 A Redis that can't is used as far as it goes, and told of as degraded; a gateway starts with any Redis and with none.
 """
 
+import re
 from typing import Any
 
+import structlog
 from redis import exceptions
 from redis.exceptions import RedisError
 
 from extproc.io.redis_guard import RedisResting
+
+_log = structlog.get_logger("kvsteer.redis")
+
+#: Failures in a row after which a use of Redis counts as troubled: one or two are a Redis that just restarted.
+_REPEATED = 3
+#: What an ACL that forbids a command says of it, in a script too; the name alone is quoted.
+_COMMAND = re.compile(r"'([a-z]{2,20}(?:\|[a-z-]{2,20})?)' (?:command|subcommand)", re.IGNORECASE)
+
+
+class AtKey(RedisError):
+    """Redis answers, but refuses what was to be done with one key. Told as degraded, with the key's name.
+
+    Args:
+        key: its name, which is kvsteer's own.
+        error: what the client raised.
+    """
+
+    def __init__(self, key: str, error: BaseException) -> None:
+        super().__init__(f"{key}: {type(error).__name__}")
+        self.key = key
+        self.error = error
+
+
+class MissingPassword(exceptions.AuthenticationError):
+    """A password's file can't be read. `where` is its path and the reason, with no word of the password."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+
 
 #: Oldest version: XADD and XTRIM know MINID since 6.2.
 _OLDEST = (6, 2)
@@ -29,13 +61,64 @@ _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def cause(error: BaseException) -> str:
-    """Why a call failed, in words that quote nothing of it."""
+    """Why a call failed, in words that quote no value: at most a command, one of our keys, or a file's path."""
+    if isinstance(error, AtKey):
+        return _at_key(error)
+    if isinstance(error, MissingPassword):
+        return error.where
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
+    if isinstance(error, exceptions.NoPermissionError | exceptions.ResponseError):
+        if forbidden := _COMMAND.search(str(error)):
+            return f"the user may not call {forbidden[1].upper()}; docs/redis.md lists what it needs"
+        if "WRONGTYPE" in str(error):
+            return "a key is of another type than kvsteer's"
     for kind, words in _CAUSES:
         if isinstance(error, kind):
             return words
     return f"it refuses the call ({type(error).__name__})"
+
+
+def _at_key(error: AtKey) -> str:
+    if "WRONGTYPE" in str(error.error):
+        return f"the key {error.key} is of another type than kvsteer's; rename or delete it"
+    return f"{cause(error.error)} (key {error.key})"
+
+
+class Trouble:
+    """Whether one use of Redis fails again and again, and why; told once in the log, and at /healthz by `why`.
+
+    Args:
+        use: what it is, in a word or two.
+
+    Attributes:
+        why: in one sentence; "" while it works, or failed but once or twice.
+    """
+
+    def __init__(self, use: str) -> None:
+        self._use = use
+        self._failures = 0
+        self.why = ""
+
+    def failed(self, error: BaseException, key: str = "") -> None:
+        """It failed once more, at a key of ours if that is known."""
+        self._failures += 1
+        if self._failures < _REPEATED:
+            return
+        why = f"{self._use}: {cause(AtKey(key, error) if key and _is_refusal(error) else error)}"
+        if not self.why:  # the reason may change as Redis goes and comes; one line is enough
+            _log.warning("shared state is degraded", why=why)
+        self.why = why
+
+    def works(self) -> None:
+        """It succeeded."""
+        if self.why:
+            _log.info("works again", use=self._use)
+        self._failures, self.why = 0, ""
+
+
+def _is_refusal(error: BaseException) -> bool:
+    return isinstance(error, exceptions.ResponseError) and not isinstance(error, AtKey)
 
 
 async def unsafe(client: Any, prefix: str) -> str:
@@ -59,12 +142,10 @@ async def _info(client: Any, prefix: str) -> dict[str, Any]:
     if hasattr(client, "get_node_from_key"):
         await client.initialize()
         where = {"target_nodes": client.get_node_from_key(prefix)}
-    found: dict[str, Any] = {}
-    for section in ("server", "memory", "replication"):
-        said = await client.execute_command("INFO", section, **where)
-        if not isinstance(said, dict):
-            raise RedisError("INFO was not understood")
-        found |= next(iter(said.values())) if len(said) == 1 else said
+    said = await client.execute_command("INFO", **where)  # all sections: one round trip, in 6.2 too
+    if not isinstance(said, dict):
+        raise RedisError("INFO was not understood")
+    found: dict[str, Any] = next(iter(said.values())) if len(said) == 1 else said
     return found
 
 

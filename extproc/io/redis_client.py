@@ -23,6 +23,7 @@ from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 
 from extproc.config import RedisSettings
+from extproc.io.redis_check import MissingPassword
 from extproc.io.redis_guard import Fuse, Guard, closing
 from extproc.settings.redis_url import RedisPlace
 
@@ -163,9 +164,7 @@ class Login(CredentialProvider):
                     text = file.read(_LONGEST_PASSWORD).decode()
             except (OSError, UnicodeDecodeError) as error:
                 kind = type(error).__name__
-                raise exceptions.AuthenticationError(
-                    f"the password file {self._path} can't be read ({kind})"
-                ) from None
+                raise MissingPassword(f"the password file {self._path} can't be read ({kind})") from None
             return text.rstrip("\r\n")
         return os.environ.get(self._variable, "") if self._variable else self._password
 

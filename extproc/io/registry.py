@@ -18,7 +18,8 @@ from extproc import __version__
 from extproc.config import RedisSettings
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
-from extproc.io.redis_check import cause, unsafe
+from extproc.io import clock
+from extproc.io.redis_check import AtKey, cause, unsafe
 from extproc.io.redis_client import make_client
 from extproc.io.redis_guard import Guard
 
@@ -26,6 +27,10 @@ _log = structlog.get_logger("kvsteer.registry")
 
 #: Heartbeats after which a silent gateway's entries are gone.
 _TTL_BEATS = 10
+#: Deadlines a beat may take: INFO, TIME, its entries, the orders read, the orders written.
+_BEAT_TRIPS = 5
+#: Deadlines that a look between two beats may take: it reads, and perhaps writes.
+_LOOK_TRIPS = 2
 #: Beats between two looks at how Redis is configured.
 _CHECK_BEATS = 15
 
@@ -39,7 +44,7 @@ class Registry:
         gateway_id: str,
         pools: list[Pool],
         streams: Callable[[], int],
-        sync: Callable[[Any], Awaitable[None]] | None = None,
+        sync: Callable[[Any, float], Awaitable[None]] | None = None,
         *,
         address: str = "",
     ) -> None:
@@ -61,12 +66,17 @@ class Registry:
     async def beat(self) -> None:
         """Refresh this gateway's entries. Never raises for Redis' sake."""
         try:
-            # A beat is several round trips; each has the deadline, all together four of them and connecting.
-            async with asyncio.timeout(4 * self._settings.deadline + self._settings.connect_timeout):
+            # A beat is five round trips at most, whatever the number of pools; each has the deadline.
+            async with asyncio.timeout(
+                _BEAT_TRIPS * self._settings.deadline + self._settings.connect_timeout
+            ):
                 why = await self._checked()
-                await self._write()
+                ahead = await self._write()
                 if self._sync is not None:
-                    await self._sync(self._redis)
+                    await self._sync(self._redis, ahead)
+        except AtKey as error:  # Redis answers; only what has to do with this key is degraded
+            self.errors += 1
+            self._told(up=True, why=f"redis fails: {cause(error)}")
         except (RedisError, OSError, TimeoutError) as error:
             self.errors += 1
             self._told(up=False, why=f"redis fails: {cause(error)}")
@@ -78,7 +88,7 @@ class Registry:
         if not self.up:
             return
         try:
-            async with asyncio.timeout(self._settings.deadline):
+            async with asyncio.timeout(_LOOK_TRIPS * self._settings.deadline):
                 await look(self._redis)
         except (RedisError, OSError, TimeoutError):
             self.errors += 1
@@ -118,8 +128,10 @@ class Registry:
             _log.info("shared state is whole again")
         self.up, self.why = up, why
 
-    async def _write(self) -> None:
-        seconds, _ = await self._redis.time()
+    async def _write(self) -> float:
+        """Write the entries; seconds by which Redis' clock is before our monotonic one."""
+        seconds, micros = await self._redis.time()
+        ahead = int(seconds) + int(micros) / 1e6 - clock.monotonic()
         self._started = self._started or str(seconds)
         ttl = int(self._settings.heartbeat * _TTL_BEATS * 1000)
         async with self._redis.pipeline(transaction=True) as pipe:
@@ -139,6 +151,7 @@ class Registry:
                     pipe.hset(key, mapping={r.address: orjson.dumps(_entry(r)) for r in pool.replicas})
                     pipe.pexpire(key, ttl)
             await pipe.execute()
+        return ahead
 
     def _gateway_key(self) -> str:
         return f"{self._settings.key_prefix}:gateway:{self._id}"

@@ -87,6 +87,35 @@ def test_an_unknown_replica_is_refused_with_the_known_ones(stack: Stack) -> None
         assert all(replica in done.stderr for replica in stack.replicas)
 
 
+def test_a_drain_that_redis_does_not_take_says_so_and_is_written_when_redis_is_back(stack: Stack) -> None:
+    target, server = stack.replicas[1], stack.children["redis"]
+    server.signal(signal.SIGSTOP)
+    try:
+        done = kvsteer(stack, "drain", target, "--no-wait")
+        assert done.returncode == 4, done.stdout
+        assert f"{target}: quiescing for this gateway only for now" in done.stdout
+    finally:
+        server.signal(signal.SIGCONT)
+    until(lambda: state(stack, target, 1) == "quiescing", 20, "the other gateway hears of it")
+    until(lambda: kvsteer(stack, "undrain", target).returncode == 0, 20, "it is taken back everywhere")
+    until(lambda: state(stack, target, 1) != "quiescing", 8, "the other gateway follows")
+
+
+def test_a_redis_that_comes_back_with_older_orders_ends_no_drain(stack: Stack) -> None:
+    target = stack.replicas[0]
+    with redis.Redis.from_url(stack.redis_url) as client:
+        until(lambda: client.exists("kvsteer:operator:demo"), 8, "a first state stands in Redis")
+        older = client.dump("kvsteer:operator:demo")
+        assert kvsteer(stack, "drain", target, "--no-wait").returncode == 0
+        until(lambda: state(stack, target, 1) == "quiescing", 8, "the other gateway follows")
+        client.restore("kvsteer:operator:demo", 0, older, replace=True)  # as an RDB file of before would
+        until(lambda: client.hexists("kvsteer:operator:demo", target), 8, "a gateway writes it again")
+    assert [state(stack, target, n) for n in (0, 1)] == ["quiescing"] * 2
+    told = [stack.children[f"gateway-{n}"].log.read_text() for n in (0, 1)]
+    assert any("redis came back with older drains" in text for text in told)
+    assert kvsteer(stack, "undrain", target).returncode == 0
+
+
 def test_a_hang_up_changes_nothing_and_is_told_in_the_log(stack: Stack) -> None:
     gateway = stack.children["gateway-0"]
     for _ in range(2):

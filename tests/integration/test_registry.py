@@ -96,7 +96,7 @@ async def test_a_redis_that_restarted_is_written_at_the_next_beat_over_a_fresh_c
 ) -> None:
     seen = []
 
-    async def sync(connection: redis.asyncio.Redis) -> None:
+    async def sync(connection: redis.asyncio.Redis, _ahead: float) -> None:
         seen.append(await connection.ping())
 
     pool = Pool("chat", now=0.0)

@@ -1,12 +1,15 @@
 """Orders of operators: what they ask of pools, with hand-written ones in Redis, and what deadlines do."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
 
 import orjson
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
 
 from extproc.core.lifecycle import HEALTHY, QUIESCING, WARMING
 from extproc.core.membership import Endpoint, Membership
@@ -14,6 +17,7 @@ from extproc.core.pool import Pool
 from extproc.io import clock
 from extproc.io.operator import OperatorDesk
 from extproc.io.orders import patience_of, read_order
+from extproc.io.redis_check import AtKey, cause
 from extproc.io.roster import FixedRoster
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -47,30 +51,82 @@ class Redis:
         self.keys: dict[str, dict[bytes, bytes]] = {}
         self.ttl = 0.0
         self.off = off
+        self.trips = 0
+        #: What each call answers instead, by its name.
+        self.refuses: dict[str, Exception] = {}
 
     async def time(self) -> tuple[int, int]:
         """Of a clock that is so many seconds off."""
         now = clock.monotonic() + 1_800_000_000.0 + self.off
         return int(now), int(now % 1 * 1e6)
 
-    async def hexists(self, key: str, field: bytes) -> bool:
-        return field in self.keys.get(key, {})
-
-    async def hgetall(self, key: str) -> dict[bytes, bytes]:
-        return dict(self.keys.get(key, {}))
-
-    async def hset(self, key: str, field: str | bytes, value: bytes) -> None:
-        self.keys.setdefault(key, {})[field.encode() if isinstance(field, str) else field] = value
-
-    async def hdel(self, key: str, field: str) -> None:
-        self.keys.get(key, {}).pop(field.encode(), None)
-
-    async def expire(self, _key: str, seconds: float) -> None:
-        self.ttl = seconds
+    def pipeline(self, transaction: bool) -> "Pipe":
+        assert not transaction
+        self.trips += 1
+        return Pipe(self)
 
     def order(self, address: str) -> dict[str, Any] | None:
         raw = self.keys.get("kvsteer:operator:chat", {}).get(address.encode())
         return None if raw is None else orjson.loads(raw)
+
+
+def copied(held: Any) -> Any:
+    return held if isinstance(held, Exception) else dict(held)
+
+
+class Faulty(dict[str, dict[bytes, bytes]]):
+    """Keys of which some are of another type."""
+
+    def __init__(self, held: dict[str, dict[bytes, bytes]], faults: dict[str, Exception]) -> None:
+        super().__init__(held)
+        self.faults = faults
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.faults.get(key) or super().get(key, default)
+
+
+class Pipe:
+    """The calls of one round trip."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+        self.calls: list[Callable[[], Any]] = []
+
+    async def __aenter__(self) -> "Pipe":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def hgetall(self, key: str) -> None:
+        self._add("hgetall", lambda: copied(self.redis.keys.get(key, {})))
+
+    def expire(self, _key: str, seconds: float) -> None:
+        self._add("expire", lambda: None)
+
+    def eval(self, _script: str, _keys: int, key: str, *said: Any) -> None:
+        """What the script of io/order_store.py does; test_drains.py runs the real one."""
+        self._add("eval", lambda: self._write(key, *said))
+
+    async def execute(self, raise_on_error: bool) -> list[Any]:
+        assert not raise_on_error
+        return [call() for call in self.calls]
+
+    def _add(self, name: str, call: Callable[[], Any]) -> None:
+        self.calls.append(lambda: self.redis.refuses[name] if name in self.redis.refuses else call())
+
+    def _write(self, key: str, read: int, least: int, word: str, ttl: float, count: int, *said: Any) -> bytes:
+        held = self.redis.keys.setdefault(key, {})
+        there = int(held.get(b"*count", b"0:").split(b":")[0])
+        if there < read:
+            return b""
+        for field, raw in zip(said[:count:2], said[1:count:2], strict=True):
+            held[field.encode()] = raw
+        for field in said[count:]:
+            held.pop(field.encode(), None)
+        held |= {b"*": b"{}", b"*count": b"%d:%b" % (max(there, least) + 1, word.encode())}
+        self.redis.ttl = ttl
+        return held[b"*count"]
 
 
 class Discovered:
@@ -156,16 +212,161 @@ class Gateway:
 # -- orders as they stand in Redis ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "order", [b'{"deadline": "nan"}', b'{"deadline": true}', b'{"deadline": [1]}', b"{}", b"no JSON", b"[]"]
-)
-def test_a_deadline_that_is_no_time_is_none_and_drops_nobody(order: bytes) -> None:
-    assert read_order(order, 10.0).due is None
+@pytest.mark.parametrize("raw", [b'{"deadline": "nan"}', b'{"deadline": true}', b'{"deadline": [1]}', b"{}"])
+def test_a_deadline_that_is_no_time_is_none_and_removes_nobody(raw: bytes) -> None:
+    order = read_order(raw, 10.0)
+    assert order is not None
+    assert order.due is None
+
+
+@pytest.mark.parametrize("raw", [b"not json at all", b"[]", b"1", b"null", b"", b"\xff"])
+async def test_what_is_no_order_drains_nobody_and_is_told_once(time: Clocks, raw: bytes) -> None:
+    redis = Redis()
+    gateway = Gateway(redis)
+    await gateway.beat()
+    redis.keys["kvsteer:operator:chat"][A.encode()] = raw
+    with capture_logs() as told:
+        for _ in range(3):
+            await gateway.beat()
+    assert gateway.state(A) == HEALTHY
+    assert [entry["replica"] for entry in told if "can't be read" in entry["event"]] == [A]
+    assert redis.keys["kvsteer:operator:chat"][A.encode()] == raw, "it is not ours to take away"
+
+
+async def test_an_order_under_no_address_is_ignored_and_not_put_back(time: Clocks) -> None:
+    redis = Redis()
+    gateway = Gateway(redis)
+    await gateway.order(B, "drain")
+    await gateway.beat()
+    redis.keys["kvsteer:operator:chat"] |= {b"no address": b"{}", b"[::ffff:10.0.0.1]:8000": b"{}"}
+    with capture_logs() as told:
+        await gateway.beat()
+    assert [entry["reason"] for entry in told] == ["its field is no address"] * 2
+    redis.keys.clear()
+    await gateway.beat()
+    held = redis.keys["kvsteer:operator:chat"]
+    assert {field for field in held if not field.startswith(b"*")} == {B.encode()}
+
+
+async def test_an_order_that_somebody_wrote_over_still_holds_and_is_put_right(time: Clocks) -> None:
+    redis = Redis()
+    gateway = Gateway(redis)
+    await gateway.order(A, "drain")
+    await gateway.beat()
+    redis.keys["kvsteer:operator:chat"][A.encode()] = b"garbage"
+    await gateway.beat()
+    assert gateway.state(A) == QUIESCING
+    assert redis.order(A) is not None
+
+
+# -- an older state, and a Redis that takes nothing -----------------------------------------------------------
+
+
+async def test_a_redis_that_came_back_older_ends_no_drain_and_brings_none_back(time: Clocks) -> None:
+    redis = Redis()
+    one, two = Gateway(redis), Gateway(redis)
+    await one.order(B, "drain")
+    await one.beat()
+    await two.beat()
+    older = {key: dict(held) for key, held in redis.keys.items()}
+    time.now += 1
+    await one.order(A, "drain")
+    await one.order(B, "undrain")
+    await one.beat()
+    await two.beat()
+    redis.keys = older
+    with capture_logs() as told:
+        await two.beat()
+        await one.beat()
+        await two.beat()
+    for gateway in (one, two):
+        assert (gateway.state(A), gateway.state(B)) == (QUIESCING, HEALTHY)
+    assert redis.order(A) is not None
+    assert redis.order(B) is None
+    assert [(e["log_level"], e["orders"]) for e in told] == [("warning", 1)], "told by who put it right"
+
+
+async def test_an_order_given_to_an_older_redis_by_a_fresh_gateway_counts(time: Clocks) -> None:
+    redis = Redis()
+    one = Gateway(redis)
+    await one.beat()
+    older = {key: dict(held) for key, held in redis.keys.items()}
+    await one.order(A, "drain?deadline=600")
+    await one.beat()
+    await one.order(A, "drain?deadline=500")
+    await one.beat()
+    redis.keys = older
+    time.now += 1
+    fresh = Gateway(redis)
+    await fresh.order(B, "drain")
+    await fresh.order(A, "drain?deadline=60")
+    await fresh.beat()
+    await one.beat()
+    await fresh.beat()
+    for gateway in (one, fresh):
+        assert (gateway.state(A), gateway.state(B)) == (QUIESCING, QUIESCING)
+        replica = gateway.pool.get(A)
+        assert replica is not None
+        assert replica.life.deadline == pytest.approx(1061.0), "the later order counts"
+
+
+async def test_an_answer_says_every_gateway_only_when_the_order_stands_in_redis(time: Clocks) -> None:
+    redis = Redis()
+    gateway = Gateway(redis)
+
+    async def push() -> None:
+        with suppress(AtKey):
+            await gateway.desk.look(redis)
+
+    gateway.desk.push = push
+    _, said = await gateway.order(A, "drain")
+    assert (said["reaches"], said["written"]) == ("every gateway on this Redis", True)
+    for refused in ("hgetall", "eval"):
+        redis.refuses = {refused: ResponseError("WRONGTYPE Operation against a key")}
+        for what in ("drain", "undrain", "drain"):
+            _, said = await gateway.order(B, what)
+            assert said["written"] is False
+            assert said["reaches"].startswith("this gateway only for now (Redis did not take it")
+    assert redis.order(B) is None
+    redis.refuses = {}
+    await gateway.beat()
+    assert redis.order(B) is not None, "it is written when Redis takes it"
+    _, said = await Gateway().order(A, "drain")
+    assert (said["reaches"], said["written"]) == ("this gateway only", None)
+
+
+async def test_a_look_is_one_round_trip_and_a_write_one_more_whatever_the_number_of_pools(
+    time: Clocks,
+) -> None:
+    redis = Redis()
+    pools = [Pool(f"pool-{n}", now=0.0) for n in range(40)]
+    desk = OperatorDesk(pools, "kvsteer", True)
+    await desk.sync(redis)
+    assert redis.trips == 2, "read, and the marks written"
+    await desk.look(redis)
+    await desk.sync(redis, 0.0)
+    assert redis.trips == 4
+
+
+async def test_one_pools_key_of_a_wrong_type_is_named_and_holds_up_no_other_pool(time: Clocks) -> None:
+    redis = Redis()
+    pools = [Pool(name, now=0.0) for name in ("bad", "chat")]
+    for pool in pools:
+        pool.join(A, 0.0)
+    desk = OperatorDesk(pools, "kvsteer", True)
+    answers: dict[str, Exception] = {"kvsteer:operator:bad": ResponseError("WRONGTYPE Operation against a key")}
+    redis.keys["kvsteer:operator:chat"] = {b"*": b"{}", A.encode(): b"{}"}
+    redis.keys = Faulty(redis.keys, answers)
+    with pytest.raises(AtKey) as caught:
+        await desk.sync(redis)
+    assert "the key kvsteer:operator:bad is of another type" in cause(caught.value)
+    assert [pool.get(A).life.state for pool in pools] == [HEALTHY, QUIESCING]  # type: ignore[union-attr]
 
 
 def test_times_of_redis_are_brought_to_our_clock_and_back() -> None:
     raw = b'{"deadline":1800001060.0,"who":"ops","at":1800001000.0}'
     order = read_order(raw, 1_800_000_000.0)  # its clock showed that when ours was 0
+    assert order is not None
     assert (order.due, order.given_at, order.who) == (1060.0, 1000.0, "ops")
     assert order.written(1_800_000_000.0).raw == raw
 
