@@ -9,8 +9,8 @@ Layout, chosen for memory (CPython 3.11, 1 million (hash, replica) pairs):
   evicting means reading the oldest epoch's array; a hash used again since carries another epoch and is
   passed over.
 
-An epoch ends when a sixth of the slot's capacity has been used in it, added anew or again, or when a thirteenth of
-the TTL has passed, so eviction follows true least-recent-use to within a sixth of the cache.
+An epoch ends when an eighth of the slot's capacity has been used in it, what was held before counting half, or when a
+thirteenth of the TTL has passed, so eviction follows true least-recent-use to within a fourth of the cache.
 """
 
 from array import array
@@ -24,10 +24,11 @@ from extproc.core.prompt import Chain
 #: Bits of one slot in a packed value, and so epochs 1..15.
 _BITS = 4
 _EPOCHS = (1 << _BITS) - 1
-#: An epoch takes this share of the capacity, each entry once: 6 epochs fill a cache, 15 exist, so what the ring comes
-#: round to was not used while more than twice the capacity was. What is used again counts too: else sessions that
-#: come back with a little more each time would all be in one epoch, and what goes first of it a matter of chance.
-_EPOCH_SHARE = 6
+#: An epoch takes this share of the capacity: 8 epochs of new entries fill a cache and 15 exist, so the ring does not
+#: come round before the size bound has evicted. What is used again counts half, once an epoch: not at all, and
+#: sessions that come back with a little more each time would all be in one epoch, of which chance says what goes
+#: first; in full, and the ring would come round to what a cache with room still holds.
+_EPOCH_SHARE = 8
 #: Epochs a TTL is divided into; two fewer than exist: the current one and the one being filled next.
 _TTL_EPOCHS = _EPOCHS - 2
 #: Weights are kept in units of 64 bytes, rounded up, so that 16 bits reach to 4 MiB for one hash.
@@ -62,7 +63,7 @@ class _Slot:
         self.mine = _EPOCHS << _BITS * number  # the slot's bits in a packed value
         self.stamp = 1 << _BITS * number  # those of its epoch
         self.began = [now] * (_EPOCHS + 1)  # when each epoch began
-        self.added = 0  # weight used in this epoch
+        self.added = 0  # weight used in this epoch, what was held before counted half
         self.size = 0  # weight held
         self.count = 0  # hashes held
         self.forgot = False  # whether older mentions may be of hashes that were taken back
@@ -220,7 +221,7 @@ class PrefixIndex:
             slot.hashes[epoch].fromlist(run)
             slot.weights[epoch].fromlist(weights)
             total = sum(weights)
-            slot.added += total
+            slot.added += total // 2 if ours else total
             if not ours:
                 slot.size += total
                 slot.count += len(run)
