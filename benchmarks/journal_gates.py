@@ -53,7 +53,7 @@ class Gate:
             pool.join(f"10.0.0.{number}:8000", now)
         self.pool, self.steering = pool, Steering([pool], Rules(), random.Random(name))
         self.sharing = Sharing(RedisSettings(url=url), self.steering, name)
-        self.lease = self.sharing.leases.of("snapshot")
+        self.lease = self.sharing.leases.of("snapshot:chat")
         self.rng = random.Random(name)
         self.open: deque[int] = deque()
 

@@ -12,13 +12,14 @@ So two views that got the same batches end equal, and one that missed some is ri
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
 from extproc.core.journal import Engine, Placed, Running, Table
 
 #: Most requests of one gateway that are kept; `limits.streams` is 100,000.
 _MOST: Final = 200_000
 #: Sequence numbers in which a batch that comes twice is noticed.
-_WINDOW: Final = 4096
+WINDOW: Final = 4096
 #: Tables of which parts are waited for.
 _PARTIAL: Final = 4
 
@@ -26,6 +27,13 @@ _PARTIAL: Final = 4
 #: replica in whose books it is (None: in none), work and tokens, and when it was sent (our clock). A tuple, for there
 #: is one for every request of the fleet.
 Flight = tuple[int, int, Engine, Replica | None, float, int, float]
+
+
+def believed(work: float, replica: Replica) -> float:
+    """Prompt work that one request can be for a replica: at most that of a prompt as large as its KV cache."""
+    if work <= replica.kv_tokens:  # a token is at least one of work (core/cost.py)
+        return work
+    return min(work, prefill_work(0.0, replica.kv_tokens, replica.traits.prefill_doubling))
 
 
 class Charges:
@@ -49,7 +57,7 @@ class Charges:
         self, key: int, replica: Replica, work: float, tokens: int, sent: float, told: bool = False
     ) -> None:
         """A request that was sent at `sent` goes into a replica's books."""
-        now = self.now
+        now, work = self.now, believed(work, replica)
         replica.books.send(
             key, work, tokens, now, replica.prefill_speed, sent if sent < now else now, told=told
         )
@@ -76,26 +84,37 @@ class Charges:
 
 
 class Seen:
-    """Which batches came, within a window below the newest."""
+    """Which batches came, within a window below the newest.
 
-    __slots__ = ("_numbers", "newest")
+    A number far above it is no news, for whoever believes it takes all that comes after for old. When another one
+    follows near it, the numbering began anew there.
+    """
+
+    __slots__ = ("_far", "_numbers", "newest")
 
     def __init__(self) -> None:
         self.newest = -1
+        self._far = -1  # the last number that was far above; -1 for none
         self._numbers: set[int] = set()
 
     def add(self, number: int) -> bool:
         """Whether a batch is new."""
-        floor = self.newest - _WINDOW
-        if number in self._numbers or number <= floor:
+        floor = self.newest - WINDOW
+        if number in self._numbers or number <= floor or self._is_far(number):
             return False
         self._numbers.add(number)
         if number == self.newest + 1:
-            self._numbers.discard(number - _WINDOW)
+            self._numbers.discard(number - WINDOW)
         elif number > self.newest:
-            self._numbers = {n for n in self._numbers if n > number - _WINDOW}
+            self._numbers = {n for n in self._numbers if n > number - WINDOW}
         self.newest = max(self.newest, number)
         return True
+
+    def _is_far(self, number: int) -> bool:
+        if self.newest < 0 or number <= self.newest + WINDOW:
+            return False
+        before, self._far = self._far, number
+        return before < 0 or abs(number - before) > WINDOW
 
 
 class Flights:

@@ -39,8 +39,19 @@ _HASH_END: Final = 2**60
 #: Bytes of a hash and its end on the wire.
 _PAIR: Final = 12
 
+#: Most tokens, and most work, of one request: a thousand times the longest context there is. Sums of all that others
+#: may tell (200,000 requests of 256 gateways) stay below 2**63, which is where JSON ends.
+MOST_TOKENS: Final = 10**9
+#: Largest number of a sample: counters of 30 years at a million tokens a second; and sizes, as core/fleet.py has it.
+_MOST_COUNTED: Final = 1e15
+_MOST_SIZE: Final = 10**12
+#: Seconds that an engine's start may lie ahead of the reader's clock: its host's may be wrong.
+_CLOCKS_DIFFER: Final = 86_400.0
+
 Count = Annotated[int, Meta(ge=0, le=2**62)]
-#: Tokens, work, seconds: finite, since NaN and infinity fail every bound.
+Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+Work = Annotated[float, Meta(ge=0, le=MOST_TOKENS)]
+#: Seconds and the like: finite, since NaN and infinity fail every bound.
 Amount = Annotated[float, Meta(ge=0, le=1e12)]
 Moment = Annotated[float, Meta(ge=0, le=1e12)]
 Name = Annotated[str, Meta(max_length=256)]
@@ -64,8 +75,8 @@ class Placed(Struct, array_like=True, gc=False):
 
     key: Count
     engine: Row
-    work: Amount
-    tokens: Count
+    work: Work
+    tokens: Tokens
     age: Amount
     chains: Annotated[list[bytes], _Rows] = []
     told: bool = False
@@ -76,8 +87,8 @@ class Running(Struct, array_like=True, gc=False):
 
     key: Count
     engine: Row
-    work: Amount
-    tokens: Count
+    work: Work
+    tokens: Tokens
     age: Amount
 
 
@@ -184,8 +195,8 @@ class Refused(ValueError):
         self.reason = reason
 
 
-#: Why a batch is refused, or that it was a snapshot: labels of a metric.
-REASONS: Final = ("too_large", "malformed", "schema", "snapshot")
+#: Why a batch is refused, or that it was a snapshot, or a sample: labels of a metric.
+REASONS: Final = ("too_large", "malformed", "schema", "snapshot", "no_room", "not_collector")
 
 _encoder = msgspec.msgpack.Encoder()
 _outer = msgspec.msgpack.Decoder(tuple[int, bytes])
@@ -218,14 +229,16 @@ def decode(data: bytes) -> Batch:
 
 
 def _engines_exist(batch: Batch) -> bool:
-    """Whether every row names an engine of the batch."""
+    """Whether every row names an engine of the batch, and a table was not made after it."""
     rows: list[int] = [row.engine for row in batch.placed]
     rows += [row.engine for row in batch.forgotten]
     rows += [row.engine for row in batch.sampled]
     rows += [row.engine for row in batch.troubled]
     rows += [row.engine for row in batch.table.rows] if batch.table else []
     table = batch.table
-    return max(rows, default=-1) < len(batch.engines) and (table is None or table.part < table.parts)
+    return max(rows, default=-1) < len(batch.engines) and (
+        table is None or (table.part < table.parts and table.before <= batch.seq)
+    )
 
 
 # -- hashes ------------------------------------------------------------------------------------------------
@@ -291,12 +304,20 @@ def told(engine: int, sample: Sample, age: float) -> Sampled:
     )
 
 
-def heard(row: Sampled, now: float) -> Sample | None:
-    """The sample that a row tells of; None when it is none. `now` is when the batch was made, on our clock."""
+def heard(row: Sampled, now: float, epoch: float = float("inf")) -> Sample | None:
+    """The sample that a row tells of; None when it is none, or none that an engine can have given.
+
+    Args:
+        row: of a batch.
+        now: when the batch was made, on our clock.
+        epoch: seconds since 1970, by our clock: no engine started a day later.
+    """
     values = dict(zip(FIELDS, row.values, strict=False))
     for name, value in values.items():
         if value is not None and not _fits(name, value):
             return None
+    if (values.get("started") or 0.0) > epoch + _CLOCKS_DIFFER:
+        return None
     adapters = None if row.adapters is None else tuple(row.adapters)
     numbers: dict[str, float | int | bool | None] = values
     return Sample(at=now - row.age, adapters=adapters, models=tuple(row.models), **numbers)  # type: ignore[arg-type]
@@ -305,7 +326,9 @@ def heard(row: Sampled, now: float) -> Sample | None:
 def _fits(name: str, value: float) -> bool:
     if name == "asleep":
         return type(value) is bool
-    return type(value) is not bool and 0 <= value <= 1e18 and (name not in _WHOLE or type(value) is int)
+    if name in _WHOLE:
+        return type(value) is int and 0 <= value <= _MOST_SIZE
+    return type(value) is not bool and 0 <= value <= _MOST_COUNTED
 
 
 def same_engine(mine: float | None, theirs: float | None) -> bool:

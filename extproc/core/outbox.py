@@ -16,6 +16,7 @@ from extproc.core.fleet import Replica
 from extproc.core.journal import (
     FULL_BYTES,
     MOST_HASHES,
+    MOST_TOKENS,
     Batch,
     Engine,
     Forgotten,
@@ -254,7 +255,8 @@ class Outbox:
                 continue
             if id(on) not in numbers:
                 numbers[id(on)] = engines.setdefault(_engine(*living), len(engines))
-            found.append(Running(key, numbers[id(on)], max(on.books.left(key), 0.0), tokens, 0.0))
+            work = min(max(on.books.left(key), 0.0), MOST_TOKENS)
+            found.append(Running(key, numbers[id(on)], work, min(tokens, MOST_TOKENS), 0.0))
         self._table, self._engines = found, list(engines)
         self._part, self._parts, self._before = 0, max(-(-len(found) // _TABLE_ROWS), 1), seq
         self._table_due, self._tabled, self._rows = False, now, len(found)
@@ -308,8 +310,9 @@ class Outbox:
             # What has ended meanwhile is told for its hashes alone.
             key = decision.key if decision.key in running else 0
             age = now - decision.at
-            tokens = int(decision.tokens + decision.output)
-            add(Placed(key, row, decision.work, tokens, age if age > 0 else 0.0, chains, decision.told))
+            tokens = min(int(decision.tokens + decision.output), MOST_TOKENS)
+            work = min(decision.work, MOST_TOKENS)
+            add(Placed(key, row, work, tokens, age if age > 0 else 0.0, chains, decision.told))
             size += _ROW_BYTES + sum(map(len, chains))
         self._taken, self._placed = self._placed[:count], self._placed[count:]
         self.behind = bool(self._placed)

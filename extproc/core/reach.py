@@ -17,6 +17,9 @@ Position = tuple[int, int]
 
 #: Most milliseconds that a snapshot lies behind the journal's end, as it is written in calm times.
 MOST_BEHIND: Final = 15_000
+#: Milliseconds by which a position may lie beyond what was read here: more is no position of this stream, of which no
+#: more than a minute or two is kept. After ten the stream has caught up with one that is nearer.
+_BEYOND: Final = 600_000
 #: Least milliseconds between two snapshots, where the tail is short.
 LEAST_BEHIND: Final = 1_000
 
@@ -32,12 +35,13 @@ class Reach:
         self._pools = tuple(pools)
         #: First entry of the tail that was read without a gap; None before it is known.
         self._since: Position | None = None
+        self._newest: Position | None = None
         self._loaded: dict[str, Position] = {}
         self._needed: dict[str, Position] = {}
 
     def gap(self) -> None:
         """Entries may have gone unread, or the stream is another one: what was known reaches to no tail any more."""
-        self._since = None
+        self._since = self._newest = None
         self._loaded.clear()
         self._needed.clear()
 
@@ -45,6 +49,7 @@ class Reach:
         """An entry was read that follows the one read before, or a gap."""
         if self._since is None:
             self._since = position
+        self._newest = position
 
     def missed(self, pool: str, last: Position) -> None:
         """Entries of a pool up to `last` could not be used when they were read: a snapshot must bring them."""
@@ -52,18 +57,29 @@ class Reach:
 
     def loaded(self, pool: str, position: Position) -> None:
         """Everything up to a position is known, by a snapshot of others or because this one's own begins there."""
-        self._loaded[pool] = max(position, self._loaded.get(pool, position))
+        former = self._loaded.get(pool, position)
+        self._loaded[pool] = position if self.is_beyond(former) else max(position, former)
+
+    def is_beyond(self, position: Position) -> bool:
+        """Whether a position is none of this stream: by anybody's hand, or of another one."""
+        return self._newest is not None and position[0] > self._newest[0] + _BEYOND
 
     def is_whole(self, pool: str) -> bool:
         """Whether nothing lies between what was loaded and what was read."""
         loaded = self._loaded.get(pool)
-        if self._since is None or loaded is None:
+        if self._since is None or loaded is None or self.is_beyond(loaded):
             return False
         return loaded >= max(self._since, self._needed.get(pool, self._since))
 
     def has_hole(self, pool: str) -> bool:
         """Whether a snapshot was loaded that does not reach to the tail."""
-        return self._since is not None and pool in self._loaded and not self.is_whole(pool)
+        loaded = self._loaded.get(pool)
+        return (
+            loaded is not None
+            and not self.is_beyond(loaded)
+            and not self.is_whole(pool)
+            and self._since is not None
+        )
 
     @property
     def whole(self) -> bool:
@@ -80,9 +96,9 @@ def is_due(snapshot: Position | None, first: Position | None, last: Position) ->
         last: up to where the writer has read.
 
     It is when the kept tail does not reach back to the newest, or would not for long: the newest is to be in its
-    younger half.
+    younger half. A position far beyond `last` is none of this stream: such a snapshot is as good as none.
     """
-    if snapshot is None or first is None or first > snapshot:
+    if snapshot is None or first is None or first > snapshot or snapshot[0] > last[0] + _BEYOND:
         return True
     behind, kept = last[0] - snapshot[0], last[0] - first[0]
     return behind >= MOST_BEHIND or (behind >= LEAST_BEHIND and 2 * behind > kept)

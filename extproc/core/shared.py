@@ -15,18 +15,15 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from extproc.core.fleet import Replica
-from extproc.core.flights import Charges, Flights, Seen
+from extproc.core.flights import Charges, believed
 from extproc.core.journal import Batch, Engine, Placed, Ratio, heard, same_engine, unpack_chain, unpack_hashes
+from extproc.core.peers import SILENCE, Peer, Peers, missing
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.ratios import Row
 from extproc.core.reach import Position
 from extproc.core.sample import Sample
 
-#: Seconds without a batch after which a gateway counts as gone; each sends one every second.
-SILENCE: Final = 3.0
-#: Most other gateways.
-_PEERS: Final = 256
 #: Corrections, and placements after them, of which the order can still be mended; the newest batch is kept whole.
 _CORRECTIONS: Final = 256
 _RECENT: Final = 512
@@ -34,27 +31,11 @@ _RECENT: Final = 512
 _STRANGERS: Final = 1024
 #: Most chains of one request that are looked at.
 _CHAINS: Final = 2048
+#: Most seconds of prompt work that one batch can have sent to a replica: what the pool's average spans.
+_BUSY: Final = 60.0
 
 #: The pool that a row of a batch names, and the replica, where they are known here.
 _Home = tuple[Pool | None, Replica | None]
-
-
-class Peer:
-    """Another gateway, from one of its starts to its end.
-
-    Attributes:
-        heard: when its last batch came, on our clock.
-        gone: it said that it stops.
-    """
-
-    __slots__ = ("flights", "gone", "heard", "name", "seen")
-
-    def __init__(self, name: str, flights: Flights, now: float) -> None:
-        self.name = name
-        self.flights = flights
-        self.seen = Seen()
-        self.heard = now
-        self.gone = False
 
 
 class _Forgotten(NamedTuple):
@@ -91,6 +72,7 @@ class Shared:
         strangers: pool and address of engines that were told of and are not known here, a bounded number of them.
         gaps, unknown, malformed: batches that never came; news of engines not known here, or of another incarnation;
             pieces that could not be read.
+        uncalled: samples of a gateway that does not collect the pool's.
     """
 
     def __init__(
@@ -101,16 +83,20 @@ class Shared:
         on_failure: Callable[[Pool, str, str, float], None] = lambda pool, a, r, now: pool.failed(a, r, now),
     ) -> None:
         self.pools = {pool.name: pool for pool in pools}
-        self.peers: dict[tuple[str, int], Peer] = {}
         self.missed = self.asked = False
         self.strangers: set[tuple[str, str]] = set()
-        self.gaps = self.unknown = self.malformed = 0
+        self.gaps = self.unknown = self.malformed = self.uncalled = 0
         self._me = me
         self._on_sample = on_sample
         self._on_failure = on_failure
         #: Given the number of an exchange of this gateway whose first token another one saw.
         self.on_first_token: Callable[[int], None] = lambda key: None
+        #: Whether a gateway is the one whose samples of a pool count, by their names.
+        self.collects: Callable[[str, str], bool] = lambda pool, gateway: True
+        #: Seconds since 1970, to tell what no engine can have said.
+        self.epoch: Callable[[], float] = lambda: float("inf")
         self._charges = Charges(count(-1, -1), lambda engine: self._find(engine)[1])
+        self.peers = Peers(self._charges)
         self._now = 0.0
         self._corrections: deque[_Forgotten] = deque(maxlen=_CORRECTIONS)
         self._recent: deque[_Heard] = deque()
@@ -172,11 +158,9 @@ class Shared:
     def expire(self, now: float) -> list[str]:
         """Drop gateways that fell silent, with all they had; returns their names. Call it a few times a second."""
         self._now = self._charges.now = now
-        silent = [key for key, peer in self.peers.items() if now - peer.heard > SILENCE]
-        for key in silent:
-            self.peers.pop(key).flights.clear()
+        silent = list(self.peers.silent(now))
         self._charges.settle()
-        return [name for name, _ in silent]
+        return silent
 
     def rebind(self, now: float) -> None:
         """Replicas came, or turned out to be who they are: charge what could not be charged before."""
@@ -205,21 +189,16 @@ class Shared:
     # -- gateways --------------------------------------------------------------------------------------
 
     def _peer(self, batch: Batch, made: float) -> Peer | None:
-        key = (batch.gateway, batch.boot)
-        peer = self.peers.get(key)
-        if peer is None and len(self.peers) < _PEERS:
-            peer = self.peers[key] = Peer(batch.gateway, Flights(self._charges), made)
-            self.missed = self.missed or batch.seq > 0
+        is_known = (batch.gateway, batch.boot) in self.peers
+        peer = self.peers.of(batch, made)
+        self.missed = self.missed or (peer is not None and not is_known and batch.seq > 0)
         return peer
 
     def _is_new(self, peer: Peer, batch: Batch) -> bool:
-        newest = peer.seen.newest
-        if not peer.seen.add(batch.seq):
-            return False
-        if newest >= 0 and batch.seq > newest + 1:
-            self.gaps += batch.seq - newest - 1
-            self.missed = True
-        return True
+        lost = missing(peer.seen.newest, batch.seq)
+        self.gaps += lost
+        self.missed = self.missed or lost > 0
+        return peer.seen.add(batch.seq)
 
     # -- what runs -------------------------------------------------------------------------------------
 
@@ -237,13 +216,15 @@ class Shared:
         flights.ended(seq, batch.ended)
 
     def _busy(self, batch: Batch, homes: list[_Home]) -> None:
-        """Note the prompt work that was sent."""
+        """Note the prompt work that was sent, as far as it can have been."""
         work = [0.0] * len(homes)
         for row in batch.placed:
-            work[row.engine] += row.work
+            replica = homes[row.engine][1]
+            if replica is not None:
+                work[row.engine] += believed(row.work, replica)
         for (pool, replica), tokens in zip(homes, work, strict=True):
             if tokens and pool is not None and replica is not None:
-                pool.busy.add(tokens / replica.prefill_speed, self._now)
+                pool.busy.add(min(tokens / replica.prefill_speed, _BUSY), self._now)
 
     def _find(self, engine: Engine) -> _Home:
         """The pool and the replica, if it is the incarnation that is meant."""
@@ -332,14 +313,18 @@ class Shared:
             pool = self.pools.get(engine.pool)
             if pool is None or pool.get(engine.address) is None:
                 self.unknown += 1
+            elif not self.collects(engine.pool, batch.gateway):
+                self.uncalled += 1
             elif row.failure:
                 self._on_failure(pool, engine.address, row.failure, self._now)
             else:
-                sample = heard(row, made)
-                if sample is None:
-                    self.malformed += 1
-                else:
-                    self._on_sample(pool, engine.address, sample)
+                self._take_sample(pool, engine.address, heard(row, made, self.epoch()))
+
+    def _take_sample(self, pool: Pool, address: str, sample: Sample | None) -> None:
+        if sample is None:
+            self.malformed += 1
+        else:
+            self._on_sample(pool, address, sample)
 
     # -- what others learned ---------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 from redis.exceptions import OutOfMemoryError, RedisError
@@ -27,6 +26,7 @@ from extproc.core.outbox import Outbox
 from extproc.core.reach import Position, Reach
 from extproc.core.shared import Shared
 from extproc.io.journal_counts import JournalCounts
+from extproc.io.journal_stream import Stream, StreamClock, entries_of, position_of
 from extproc.io.redis_client import make_client
 
 _log = structlog.get_logger("kvsteer.journal")
@@ -41,11 +41,6 @@ READ_EVERY = 0.01
 _BLOCK = 1.0
 #: Entries of one read; at most 64 KiB each as they are written.
 _ENTRIES = 64
-#: Seconds of batches kept, less when they take more than so many bytes; never more than so many entries.
-_KEEP = 60.0
-_KEEP_LEAST = 5.0
-_KEEP_BYTES = 2**26
-_KEEP_ENTRIES = 50_000
 #: Seconds of work after which the event loop gets its turn.
 _SLICE = 0.003
 #: Seconds without a good read after which entries may have been cut off unread. The journal keeps more.
@@ -54,35 +49,6 @@ _LONG_AGO = 2.0
 _DEAF = 1.0
 #: Waits after a failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
-
-
-class StreamClock:
-    """How long an entry has been in the stream, in seconds, by Redis' clock and ours, each for itself.
-
-    An id given by Redis at its time t came to us at our time u: Redis' clock is at least t - u ahead of ours. The
-    greatest such difference of the last minute or two is nearly the true one.
-    """
-
-    def __init__(self) -> None:
-        self._offsets = [float("-inf"), float("-inf")]
-        self._since = 0.0
-
-    def saw(self, position: Position, now: float) -> None:
-        """An id was given to us at `now`."""
-        if now - self._since > 60.0:
-            self._since = now
-            self._offsets = [float("-inf"), self._offsets[0]]
-        self._offsets[0] = max(self._offsets[0], position[0] / 1000 - now)
-
-    def time(self, now: float) -> int:
-        """The id, in milliseconds, that an entry added now would get, or a little less; 0 when no id was seen."""
-        offset = max(self._offsets)
-        return int((now + offset) * 1000) if offset > float("-inf") else 0
-
-    def age(self, position: Position, now: float) -> float:
-        """Seconds since an entry was added; at least 0."""
-        offset = max(self._offsets)
-        return max(now + offset - position[0] / 1000, 0.0) if offset > float("-inf") else 0.0
 
 
 class Writer:
@@ -104,13 +70,11 @@ class Writer:
         stream_clock: StreamClock,
         clock: Callable[[], float],
     ) -> None:
-        self._key = f"{settings.key_prefix}:journal"
-        self._redis = make_client(settings, "journal-out")
+        self._stream = Stream(settings, counts, stream_clock, clock)
         self._outbox, self._shared = outbox, shared
-        self._counts, self._stream_clock, self._clock = counts, stream_clock, clock
+        self._counts, self._clock = counts, clock
         self._news = asyncio.Event()
-        self._last = 0
-        self._trimmed = self._began = float("-inf")
+        self._began = float("-inf")
         #: Whether the last batch was taken; None before the first.
         self.up: bool | None = None
         #: Ends `run` also where a client's clean-up of a broken connection loses the cancellation.
@@ -139,18 +103,16 @@ class Writer:
         if len(data) > MOST_BYTES:
             self._counts.dropped("oversize", 1)
             return True
-        oldest = self._trim_from()
         self._counts.sending(self._outbox.seq - 1, now)
         try:
-            name = await self._add(data, oldest)
+            await self._stream.add(data)
         except (RedisError, OSError) as error:
             self._outbox.failed()
             self._tell(False, type(error).__name__)
             if isinstance(error, OutOfMemoryError):
-                await self._make_room()
+                with contextlib.suppress(RedisError, OSError):
+                    await self._stream.make_room()
             return False
-        self._stream_clock.saw(position_of(name), self._clock())
-        self._last = position_of(name)[0]
         self._counts.sent(self._outbox.seq - 1, len(data), self._clock())
         self._tell(True)
         return True
@@ -165,7 +127,7 @@ class Writer:
                         break
         except TimeoutError:
             pass  # the others notice its silence
-        await self._redis.aclose()
+        await self._stream.close()
 
     async def _pause(self) -> None:
         """Until the next batch is due."""
@@ -189,29 +151,6 @@ class Writer:
         if self._shared.asked:
             self._shared.asked = False
             self._outbox.table_wanted(self._began)
-
-    def _trim_from(self) -> int:
-        """The oldest time to keep, in ms of Redis' clock; 0 for all."""
-        keep = min(_KEEP, max(_KEEP_BYTES / max(self._counts.stream_rate, 1.0), _KEEP_LEAST))
-        return max(self._last - int(keep * 1000), 0)
-
-    async def _add(self, data: bytes, oldest: int) -> bytes:
-        """XADD, and now and then a trim by length beside the one by age."""
-        by_length = self._began - self._trimmed > 5.0
-        if by_length:
-            self._trimmed = self._began
-            options: dict[str, Any] = {"maxlen": _KEEP_ENTRIES, "approximate": True}
-        else:
-            options = {"minid": oldest, "approximate": True} if oldest else {}
-        name: bytes = await self._redis.xadd(self._key, {b"b": data}, **options)
-        return name
-
-    async def _make_room(self) -> None:
-        """A full Redis refuses XADD, and the trim with it; if it is the journal that fills it, that would stay so."""
-        oldest = self._stream_clock.time(self._clock()) - int(_KEEP_LEAST * 1000)
-        if oldest > 0:
-            with contextlib.suppress(RedisError, OSError):
-                await self._redis.xtrim(self._key, minid=oldest, approximate=False)
 
     def _tell(self, up: bool, error: str = "") -> None:
         if up != self.up and not (up and self.up is None):
@@ -294,7 +233,7 @@ class Reader:
         if not found:
             await self._check_lost()
             return True
-        entries = _entries_of(found)
+        entries = entries_of(found)
         began = self._clock()
         for name, fields in entries:
             self.last = position_of(name)
@@ -369,15 +308,3 @@ class Reader:
         if self._counts.is_own(batch):
             self._counts.echoed(batch.seq, now)
         self._shared.hear(batch, position, now, self._age(position, now))
-
-
-def _entries_of(found: Any) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
-    """Entries of one stream out of what XREAD gives: with RESP3 a dict that wraps them once more."""
-    entries = next(iter(found.values())) if isinstance(found, dict) else found[0][1]
-    return [entry for part in entries for entry in part] if isinstance(entries[0], list) else list(entries)
-
-
-def position_of(name: bytes | str) -> Position:
-    """An entry's id as numbers."""
-    milliseconds, _, number = (name.decode() if isinstance(name, bytes) else name).partition("-")
-    return int(milliseconds), int(number or 0)

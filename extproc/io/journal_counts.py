@@ -19,7 +19,7 @@ class JournalCounts:
     Attributes:
         delays: own batches by how long after they were made they came back from Redis, by `DELAYS`; no clocks are
             compared.
-        stream_rate: bytes a second that all gateways write.
+        stream_rate, stream_batches: bytes and batches a second that all gateways write.
     """
 
     def __init__(self, name: str, boot: int) -> None:
@@ -32,10 +32,10 @@ class JournalCounts:
         self.bytes = {"out": 0, "in": 0}
         self.refusals: dict[str, int] = {}
         self.drops: dict[str, int] = {}
-        self.stream_rate = 0.0
+        self.stream_rate = self.stream_batches = 0.0
         self._unechoed: float | None = None
         self._rate_at = 0.0
-        self._rate_bytes = 0
+        self._rate_bytes = self._rate_batches = 0
 
     def is_own(self, batch: Batch) -> bool:
         """Whether a batch is this gateway's."""
@@ -72,9 +72,11 @@ class JournalCounts:
         self.batches["in"] += 1
         self.bytes["in"] += size
         self._rate_bytes += size
-        if now - self._rate_at >= _SPAN:
-            self.stream_rate = self._rate_bytes / (now - self._rate_at)
-            self._rate_at, self._rate_bytes = now, 0
+        self._rate_batches += 1
+        took = now - self._rate_at
+        if took >= _SPAN:
+            self.stream_rate, self.stream_batches = self._rate_bytes / took, self._rate_batches / took
+            self._rate_at, self._rate_bytes, self._rate_batches = now, 0, 0
 
     def refused(self, reason: str) -> None:
         """It could not be used."""

@@ -29,7 +29,7 @@ class JournalMetrics(Collector):
         yield _counter("kvsteer_journal_bytes", "Bytes of them.", "way", counts.bytes)
         yield _counter("kvsteer_journal_dropped", "News that were never sent.", "kind", sharing.dropped)
         yield _counter(
-            "kvsteer_journal_refused", "Batches that could not be used.", "reason", counts.refusals
+            "kvsteer_journal_refused", "Batches that could not be used.", "reason", sharing.refused
         )
         yield CounterMetricFamily(
             "kvsteer_journal_gaps", "Batches of others that never came.", value=shared.gaps

@@ -9,6 +9,7 @@ Decisions read local memory only. With Redis gone they go on with what is known 
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,8 +22,9 @@ from extproc.core.sample import Sample
 from extproc.core.shared import Shared, observe
 from extproc.core.steering import Steering
 from extproc.io import clock as clocks
-from extproc.io.journal import Reader, StreamClock, Writer
+from extproc.io.journal import Reader, Writer
 from extproc.io.journal_counts import JournalCounts
+from extproc.io.journal_stream import StreamClock
 from extproc.io.leases import Leases
 from extproc.io.scrape_duty import ScrapeDuty
 from extproc.io.snapshot_duty import SnapshotDuty
@@ -65,6 +67,8 @@ class Sharing:
         self._collects = {pool.name: self.leases.of(f"collector:{pool.name}") for pool in steering.pools}
         self._duties: dict[str, ScrapeDuty] = {}
         self.shared = Shared(steering.pools, (gateway_id, boot), self._heard)
+        self.shared.collects = lambda pool, gateway: self._collects[pool].holder == gateway[:64]
+        self.shared.epoch = clocks.wall
         self.shared.on_first_token = lambda key: steering.first_token(key, clock())
         self.identity = gateway_id, boot
         self.counts = JournalCounts(gateway_id, boot)
@@ -74,11 +78,14 @@ class Sharing:
         self._writer = Writer(settings, self.outbox, self.shared, *parts)
         self.reach = Reach(self.shared.pools)
         self._reader = Reader(settings, self.shared, *parts, self.reach)
-        lease, position = self.leases.of("snapshot"), lambda: self._reader.last
-        self.snapshots = Snapshots(settings, self.shared, lease, gateway_id, position, clock)
-        self._duty = SnapshotDuty(self.snapshots, self.shared, self.reach, lease, position, clock)
+        writes = {pool.name: self.leases.of(f"snapshot:{pool.name}") for pool in steering.pools}
+        end = lambda: self._reader.last  # noqa: E731 - the reader's is another after each entry
+        self.snapshots = Snapshots(settings, self.shared, writes, gateway_id, end, clock)
+        self._duty = SnapshotDuty(self.snapshots, self.shared, self.reach, writes, end, clock)
         self.snapshots.on_refused = self._snapshot_refused
-        lease.willing = lambda: self._duty.willing
+        for name, lease in writes.items():
+            lease.willing = partial(self._duty.is_willing, name)
+        self._is_crowded = False
         self._tasks = Supervisor(lambda name: self.on_task_failure(name))
         #: Called with a task's name when it failed and is started again.
         self.on_task_failure: Callable[[str], None] = lambda _name: None
@@ -132,7 +139,7 @@ class Sharing:
             "queue": len(self.outbox),
             "position": "{}-{}".format(*self._reader.last),
             "dropped": self.dropped,
-            "refused": dict(self.counts.refusals),
+            "refused": self.refused,
             "gaps": shared.gaps,
             "snapshot": {
                 "loaded": self.snapshots.loaded, "written": self.snapshots.written, "whole": self.reach.whole
@@ -143,6 +150,12 @@ class Sharing:
     def dropped(self) -> dict[str, int]:
         """News that were never sent, by kind."""
         return {**self.outbox.dropped, **self.counts.drops}
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """What was told and could not be used or believed, by reason: those of it that there were."""
+        others = {"no_room": self.shared.peers.passed_over, "not_collector": self.shared.uncalled}
+        return {**self.counts.refusals, **{reason: n for reason, n in others.items() if n}}
 
     # -- what the collector says -----------------------------------------------------------------------
 
@@ -198,6 +211,12 @@ class Sharing:
         for name in self.shared.expire(now):
             _log.info("a gateway is silent; what it had in flight is not counted any more", gateway=name)
         self.shared.rebind(now)
+        if self.shared.peers.passed_over and not self._is_crowded:
+            self._is_crowded = True
+            _log.warning(
+                "more gateways write to the journal than are heard; give each fleet a redis.prefix of its own",
+                heard=len(self.shared.peers),
+            )
         for name in self.shared.arrived():
             self._duty.arrived(name)
         for name, duty in self._duties.items():

@@ -1,14 +1,15 @@
 """When a snapshot is written, and when it is loaded: so that every view of an index is whole, soon.
 
-The holder of the lease `snapshot` looks once a second whether the newest is old, or lies before what the journal
-still keeps, and then writes another. A gateway whose own view is not whole (it has just started, or was away for
-longer than the journal keeps; a load broke off; a replica is known here only now) looks twice a second, and loads the
-newest each time there is one that it does not have. It does not want the lease meanwhile, since what it wrote would
-lack something; after a while it does, for perhaps nobody's view is whole.
+Each pool has a lease `snapshot:POOL`, since gateways on one Redis need not have the same pools. Its holder looks once
+a second whether the newest is old, or lies before what the journal still keeps, and then writes another. A gateway
+whose own view is not whole (it has just started, or was away for longer than the journal keeps; a load broke off; a
+replica is known here only now) looks twice a second, and loads the newest each time there is one that it does not
+have. It does not want the lease meanwhile, since what it wrote would lack something; after a while it does, for
+perhaps nobody's view is whole.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from redis.exceptions import RedisError
@@ -36,7 +37,7 @@ class SnapshotDuty:
         snapshots: writes and loads.
         shared: the pools.
         reach: how far this gateway's views reach.
-        lease: who writes.
+        leases: who writes each pool's.
         position: up to where the journal is applied.
         clock: seconds, monotonic.
     """
@@ -46,13 +47,13 @@ class SnapshotDuty:
         snapshots: Snapshots,
         shared: Shared,
         reach: Reach,
-        lease: Lease,
+        leases: Mapping[str, Lease],
         position: Callable[[], Position],
         clock: Callable[[], float],
     ) -> None:
-        self._snapshots, self._shared, self._reach, self._lease = snapshots, shared, reach, lease
+        self._snapshots, self._shared, self._reach, self._leases = snapshots, shared, reach, leases
         self._position, self._clock = position, clock
-        self._lacking_since = clock()
+        self._lacking_since = dict.fromkeys(shared.pools, clock())
         self._absent: set[str] = set()  # pools without a snapshot at the last look
         self._taken: dict[str, str] = {}  # pool -> the snapshot that was loaded last, in full
         self._retry: dict[
@@ -60,12 +61,12 @@ class SnapshotDuty:
         ] = {}  # pool -> one in part: when to try again, the wait
         self._troubled = ""
 
-    @property
-    def willing(self) -> bool:
-        """Whether this gateway should write snapshots: what it would write lacks nothing, as far as can be known."""
-        if self._clock() - self._lacking_since > _PATIENCE:
-            return True
-        return all(self._reach.is_whole(name) or name in self._absent for name in self._shared.pools)
+    def is_willing(self, pool: str) -> bool:
+        """Whether this gateway should write a pool's snapshots: they lack nothing, as far as can be known."""
+        return self._reach.is_whole(pool) or pool in self._absent or self._lacks_long(pool)
+
+    def _lacks_long(self, pool: str) -> bool:
+        return self._clock() - self._lacking_since[pool] > _PATIENCE
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -82,8 +83,8 @@ class SnapshotDuty:
             self._trouble(type(error).__name__)
         else:
             self._trouble("")
-        if self._reach.whole:
-            self._lacking_since = self._clock()
+        for name in filter(self._reach.is_whole, self._shared.pools):
+            self._lacking_since[name] = self._clock()
 
     async def begin(self) -> None:
         """Before the journal is read: know how large caches are, lest what is read be dropped for want of room."""
@@ -97,18 +98,26 @@ class SnapshotDuty:
         """A replica joined here of which news had come before, and were lost."""
         self._reach.missed(pool, self._position())
         self._taken.pop(pool, None)
-        self._lacking_since = self._clock()
+        self._lacking_since[pool] = self._clock()
 
     async def _see_to(self, pool: Pool) -> None:
-        is_whole = self._reach.is_whole(pool.name)
-        if is_whole and not self._lease.held:
+        is_whole, lease = self._reach.is_whole(pool.name), self._leases[pool.name]
+        if is_whole and not lease.held:
             return
         head = await self._snapshots.head(pool.name)
+        if head is not None and self._reach.is_beyond(head.position):
+            head = None  # of a stream that is gone, or nobody's
         (self._absent.discard if head is not None else self._absent.add)(pool.name)
         if head is not None and head.gen and not is_whole:
             await self._mend(pool, head)
-        if self._lease.held and self.willing and len(pool.index):
+        if lease.held and self.is_willing(pool.name) and self._is_worth(pool, head):
             await self._write(pool, head)
+
+    def _is_worth(self, pool: Pool, head: Head | None) -> bool:
+        """Whether to write: of a pool without traffic an empty snapshot, else no view of it could be whole."""
+        if len(pool.index) or self._reach.is_whole(pool.name):
+            return True
+        return head is None and self._lacks_long(pool.name)
 
     async def _mend(self, pool: Pool, head: Head) -> None:
         """Load a snapshot, unless this one was already."""

@@ -6,15 +6,15 @@ Keys (PREFIX from the settings, GEN a random word for each snapshot):
                                           learned (core/learned.py)
     PREFIX:snapshot:POOL:GEN:N    string  piece N, compressed with zstd (core/index_copy.py)
 
-The holder of the lease `snapshot` writes: first the pieces under a word of their own, then the hash, fenced, so that
-a holder that was paused can't put an older snapshot over a newer. The pieces of the former live on for a while, for
-those who are reading them. Whoever loads applies the pieces and, by the journal, what came after the position; the
-order does not matter. Everything is done in slices of a few milliseconds. When is io/snapshot_duty.py's business.
+The holder of the lease `snapshot:POOL` writes: first the pieces under a word of their own, then the hash, fenced, so
+that a holder that was paused can't put an older snapshot over a newer. The pieces of the former live on for a while,
+for those who are reading them. Whoever loads applies the pieces and, by the journal, what came after the position;
+the order does not matter. Everything is done in slices of a few milliseconds. When is io/snapshot_duty.py's business.
 """
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import zstandard
@@ -26,7 +26,7 @@ from extproc.core.learned import learned, presume
 from extproc.core.pool import Pool
 from extproc.core.reach import Position
 from extproc.core.shared import Shared
-from extproc.io.journal import position_of
+from extproc.io.journal_stream import position_of
 from extproc.io.lease import Fenced, Lease
 from extproc.io.redis_client import make_client
 
@@ -64,7 +64,7 @@ class Snapshots:
     Args:
         settings: where Redis is.
         shared: the pools, and what was taken back.
-        lease: who writes.
+        leases: who writes each pool's.
         gateway_id: who this is.
         position: up to where the journal is applied.
         clock: seconds, monotonic.
@@ -79,7 +79,7 @@ class Snapshots:
         self,
         settings: RedisSettings,
         shared: Shared,
-        lease: Lease,
+        leases: Mapping[str, Lease],
         gateway_id: str,
         position: Callable[[], Position],
         clock: Callable[[], float],
@@ -87,7 +87,7 @@ class Snapshots:
         self._prefix = f"{settings.key_prefix}:snapshot"
         self._journal = f"{settings.key_prefix}:journal"
         self._redis = make_client(settings, "snapshot")
-        self._shared, self._lease, self._id = shared, lease, gateway_id
+        self._shared, self._leases, self._id = shared, leases, gateway_id
         self._position, self._clock = position, clock
         self._presumed: set[str] = set()  # pools whose lengths of answers were taken over
         self._refused: dict[
@@ -157,19 +157,19 @@ class Snapshots:
             RedisError: as the client; there may be pieces then that nobody reads, and their TTL takes away.
         """
         gen, position = secrets.token_hex(6), self._position()
-        pairs, count, stored = len(pool.index), 0, 0
+        pairs, count, stored, lease = len(pool.index), 0, 0, self._leases[pool.name]
         compress = zstandard.ZstdCompressor(level=_LEVEL).compress
         for piece in pieces(pool, self._clock()):
             data = compress(piece)
             await self._redis.set(self._piece(pool.name, gen, count), data, ex=_TTL)
             count, stored = count + 1, stored + len(data)
-            if count >= _MOST_PIECES or not self._lease.held:
+            if count >= _MOST_PIECES or not lease.held:
                 break
         fields = {
             "schema": SCHEMA, "gen": gen, "pieces": count, "pairs": pairs, "bytes": stored,
             "position": f"{position[0]}-{position[1]}", "by": self._id, "learned": learned(pool),
         }  # fmt: skip
-        if not self._lease.held or not await self._swap(pool.name, gen, count, fields):
+        if not lease.held or not await self._swap(pool.name, gen, count, fields):
             await self._leave(pool.name, gen, count)
             return None
         self.written, self.stored = pairs, stored
@@ -180,7 +180,9 @@ class Snapshots:
         key = self._key(pool)
         before = await self._redis.hmget(key, *_FIELDS)
         try:
-            await self._lease.run(_SWAP, [key], [_TTL, *(item for pair in fields.items() for item in pair)])
+            await self._leases[pool].run(
+                _SWAP, [key], [_TTL, *(item for pair in fields.items() for item in pair)]
+            )
         except Fenced:
             return False
         former = _head_of(*before)

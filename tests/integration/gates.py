@@ -25,7 +25,7 @@ class Gate:
         self.settings = RedisSettings(url=redis) if isinstance(redis, str) else redis
         self.steering = Steering([pool], Rules(), random.Random(name))
         self.sharing = Sharing(self.settings, self.steering, name)
-        self.lease = self.sharing.leases.of("snapshot")
+        self.lease = self.sharing.leases.of("snapshot:chat")
 
     @property
     def pool(self) -> Pool:

@@ -186,6 +186,43 @@ async def test_hostile_entries_are_counted_and_harmless(server: Stack, client: r
         assert sum(refusals.values()) == 56
 
 
+@pytest.mark.parametrize(
+    "name", [f"{2**64 - 1}-{2**64 - 1}", f"{int(time.time() * 1000) + 10**9}-0"], ids=["last", "ahead"]
+)
+async def test_an_entry_that_nothing_can_follow_is_got_over(
+    server: Stack, client: redis.Redis, name: str
+) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+        client.xadd("kvsteer:journal", {"b": b""}, id=name)
+
+        async def anew() -> bool:
+            newest = client.xrevrange("kvsteer:journal", count=1)
+            return bool(newest) and int(newest[0][0].partition(b"-")[0]) < time.time() * 1000 + 10**6
+
+        await until_async(anew, 5.0, "the journal is begun anew")
+        gates[0].place(1, 2)
+        await agree(gates, 5.0)
+        assert gates[1].books()[0] == 1
+
+        async def whole() -> bool:
+            return all(gate.sharing.reach.whole for gate in gates)
+
+        await until_async(whole, 5.0, "a snapshot of the new journal is there")
+
+
+async def test_a_pool_without_traffic_gets_an_empty_snapshot_and_is_whole(
+    server: Stack, client: redis.Redis
+) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+
+        async def whole() -> bool:
+            return all(gate.sharing.reach.whole for gate in gates)
+
+        await until_async(whole, 13.0, "an empty snapshot is written")
+        assert client.hget("kvsteer:snapshot:chat", "pairs") == b"0"
+        assert client.exists("kvsteer:lease:snapshot:chat")
+
+
 async def test_a_new_gateway_is_warm_by_snapshot_and_tail(server: Stack, client: redis.Redis) -> None:
     async with fleet(server.redis_url, 1) as (first,):
         for number in range(200):

@@ -74,7 +74,7 @@ async def test_after_redis_was_paused_under_it(server: Stack, after: float) -> N
 
 async def test_while_it_writes_and_another_loads_a_snapshot(server: Stack) -> None:
     made = sharing(server.redis_url, pairs=300_000)
-    made.leases.of("snapshot").willing = lambda: True
+    made.leases.of("snapshot:chat").willing = lambda: True
     await made.start()
     await until_async(lambda: _is(lambda: made.snapshots.written), 8.0, "a snapshot is written")
     late = sharing(server.redis_url)

@@ -16,8 +16,9 @@ from extproc.core.prompt import Chain, Prompt
 from extproc.core.reach import Reach
 from extproc.core.shared import Shared
 from extproc.core.steering import Rules, Steering
-from extproc.io.journal import Reader, StreamClock
+from extproc.io.journal import Reader
 from extproc.io.journal_counts import JournalCounts
+from extproc.io.journal_stream import StreamClock
 from extproc.io.records import Records
 
 

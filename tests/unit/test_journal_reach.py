@@ -70,6 +70,9 @@ def test_one_pool_without_a_whole_view_is_enough() -> None:
         ((5_000, 0), (4_000, 0), (6_001, 0), True),  # in its older half
         ((40_000, 0), (0, 0), (54_999, 0), False),
         ((40_000, 0), (0, 0), (55_000, 0), True),  # 15 s
+        ((655_000, 0), (0, 0), (55_000, 0), False),  # another writer had read on
+        ((655_001, 0), (0, 0), (55_000, 0), True),  # no position of this stream
+        ((2**64 - 1, 2**64 - 1), (0, 0), (55_000, 0), True),
     ],
 )
 def test_a_snapshot_is_due_before_the_journal_leaves_it_behind(

@@ -16,10 +16,11 @@ from extproc.io.state_snapshot import Head
 class World:
     """One gateway's duty; the journal begins at 40 and was read to 60, unless it is said otherwise."""
 
-    def __init__(self, read: bool = True) -> None:
+    def __init__(self, read: bool = True, pairs: bool = True) -> None:
         self.now = 100.0
         pool = Pool("chat", now=0.0)
-        pool.place(pool.join("10.0.0.1:8000", 0.0), [Chain([1], [1024])], 0.0)
+        replica = pool.join("10.0.0.1:8000", 0.0)
+        pool.place(replica, [Chain([1], [1024])] if pairs else [], 0.0)
         self.reach = Reach(["chat"])
         if read:
             self.reach.read((40, 0))
@@ -32,7 +33,7 @@ class World:
         self.lease = Mock(held=False)
         shared = Shared([pool], ("me", 1))
         self.duty = SnapshotDuty(
-            self.snapshots, shared, self.reach, self.lease, lambda: (60, 0), lambda: self.now
+            self.snapshots, shared, self.reach, {"chat": self.lease}, lambda: (60, 0), lambda: self.now
         )
 
     def there_is(self, gen: str, position: Position) -> None:
@@ -112,10 +113,10 @@ async def test_who_lacks_something_does_not_want_to_write_for_ten_seconds() -> N
     world.there_is("a", (30, 0))
     world.lease.held = True
     await world.duty.look()
-    assert not world.duty.willing
+    assert not world.duty.is_willing("chat")
     world.snapshots.write.assert_not_called()
     world.now += 10.1
-    assert world.duty.willing
+    assert world.duty.is_willing("chat")
     await world.duty.look()
     world.snapshots.write.assert_called_once()
     assert world.reach.whole, "its own beginning is the fleet's"
@@ -124,7 +125,7 @@ async def test_who_lacks_something_does_not_want_to_write_for_ten_seconds() -> N
 async def test_where_there_is_no_snapshot_the_holder_writes_the_first() -> None:
     world = World()
     await world.duty.look()
-    assert world.duty.willing
+    assert world.duty.is_willing("chat")
     world.snapshots.write.assert_not_called()
     world.lease.held = True
     await world.duty.look()
@@ -143,6 +144,64 @@ async def test_the_holder_writes_when_the_journal_does_not_reach_back_any_more(
     world.snapshots.oldest.return_value = oldest
     await world.duty.look()
     assert world.snapshots.write.call_count == written
+
+
+async def test_a_snapshot_from_beyond_the_streams_end_makes_nothing_whole_and_is_replaced() -> None:
+    world = World()
+    world.lease.held = True
+    world.there_is("a", (50, 0))
+    await world.duty.look()
+    world.there_is("bad", (2**64 - 1, 2**64 - 1))
+    await world.duty.look()
+    world.snapshots.write.assert_called_once()
+    late = World()
+    late.there_is("bad", (2**64 - 1, 0))
+    await late.duty.look()
+    assert not late.reach.whole
+    late.there_is("good", (50, 0))
+    await late.duty.look()
+    assert late.reach.whole
+
+
+async def test_a_pool_without_traffic_is_written_empty_by_who_lacks_nothing_or_lacked_it_for_long() -> None:
+    world = World(pairs=False)
+    world.lease.held = True
+    await world.duty.look()
+    assert not world.snapshots.write.call_count, "another may have something to write"
+    world.now += 10.1
+    await world.duty.look()
+    world.snapshots.write.assert_called_once()
+    assert world.reach.whole
+
+
+async def test_an_empty_view_that_is_not_whole_never_replaces_a_snapshot() -> None:
+    world = World(pairs=False)
+    world.lease.held = True
+    world.there_is("a", (30, 0))
+    world.now += 10.1
+    await world.duty.look()
+    world.snapshots.write.assert_not_called()
+
+
+async def test_each_pool_has_a_writer_of_its_own() -> None:
+    """A pool that whoever writes another does not have gets its snapshots too."""
+    mine, theirs = Pool("mine", now=0.0), Pool("both", now=0.0)
+    for pool in (mine, theirs):
+        pool.place(pool.join("10.0.0.1:8000", 0.0), [Chain([1], [1024])], 0.0)
+    reach = Reach(["mine", "both"])
+    reach.read((40, 0))
+    snapshots = Mock(
+        head=AsyncMock(return_value=None),
+        oldest=AsyncMock(return_value=(40, 0)),
+        write=AsyncMock(return_value=(60, 0)),
+    )
+    leases = {"mine": Mock(held=True), "both": Mock(held=False)}
+    duty = SnapshotDuty(
+        snapshots, Shared([mine, theirs], ("me", 1)), reach, leases, lambda: (60, 0), lambda: 1.0
+    )
+    await duty.look()
+    snapshots.write.assert_called_once_with(mine)
+    assert (reach.is_whole("mine"), reach.is_whole("both")) == (True, False)
 
 
 async def test_a_replica_that_joins_late_has_the_snapshot_loaded_again_and_the_next_one_too() -> None:

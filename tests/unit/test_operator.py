@@ -354,7 +354,9 @@ async def test_one_pools_key_of_a_wrong_type_is_named_and_holds_up_no_other_pool
     for pool in pools:
         pool.join(A, 0.0)
     desk = OperatorDesk(pools, "kvsteer", True)
-    answers: dict[str, Exception] = {"kvsteer:operator:bad": ResponseError("WRONGTYPE Operation against a key")}
+    answers: dict[str, Exception] = {
+        "kvsteer:operator:bad": ResponseError("WRONGTYPE Operation against a key")
+    }
     redis.keys["kvsteer:operator:chat"] = {b"*": b"{}", A.encode(): b"{}"}
     redis.keys = Faulty(redis.keys, answers)
     with pytest.raises(AtKey) as caught:
