@@ -585,7 +585,7 @@ async def test_the_command_runs_several_engines_and_stops_on_a_signal(
     [
         (["--block-size", "0"], "block_size: 0 is too small"),
         (["--fault", '{"slwo": 1}'], "slwo: unknown key"),
-        (["--host", "203.0.113.1"], "choose another --host or --port"),
+        (["--host", "203.0.113.1"], "--host must be an address of this machine"),
     ],
 )
 async def test_the_command_says_what_is_wrong(arguments: list[str], said: str) -> None:
