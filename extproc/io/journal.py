@@ -26,7 +26,17 @@ from extproc.core.outbox import Outbox
 from extproc.core.reach import Position, Reach
 from extproc.core.shared import Shared
 from extproc.io.journal_counts import JournalCounts
-from extproc.io.journal_stream import Stream, StreamClock, entries_of, position_of
+from extproc.io.journal_stream import (
+    Entry,
+    Stream,
+    StreamClock,
+    entries_of,
+    newest_of,
+    oldest_of,
+    position_of,
+    sifted,
+)
+from extproc.io.redis_bound import TooLarge, bound
 from extproc.io.redis_client import make_client
 
 _log = structlog.get_logger("kvsteer.journal")
@@ -182,7 +192,7 @@ class Reader:
         reach: Reach,
     ) -> None:
         self._key = f"{settings.key_prefix}:journal"
-        self._redis = make_client(settings, "journal-in", patience=_BLOCK)
+        self._redis = bound(make_client(settings, "journal-in", patience=_BLOCK), settings.protocol)
         self._shared, self._counts = shared, counts
         self._stream_clock, self._clock = stream_clock, clock
         self._reach = reach
@@ -227,13 +237,12 @@ class Reader:
         if is_long_ago:
             await self._know_time()
         position = f"{self.last[0]}-{self.last[1]}"
-        found = await self._redis.xread({self._key: position}, count=_ENTRIES, block=int(_BLOCK * 1000))
+        entries = await self._entries(position)
         if is_long_ago:
             await self._check_cut()
-        if not found:
+        if not entries:
             await self._check_lost()
             return True
-        entries = entries_of(found)
         began = self._clock()
         for name, fields in entries:
             self.last = position_of(name)
@@ -243,6 +252,14 @@ class Reader:
                 await asyncio.sleep(0)
                 began = self._clock()
         return len(entries) < _ENTRIES
+
+    async def _entries(self, after: str) -> list[Entry]:
+        """What is new, at once or when there is something."""
+        try:
+            found = await self._redis.xread({self._key: after}, count=_ENTRIES, block=int(_BLOCK * 1000))
+        except TooLarge:
+            return await sifted(self._redis, self._key, after, _ENTRIES)
+        return entries_of(found) if found else []
 
     async def _know_time(self) -> None:
         """Before old entries are read: without the time of Redis they would pass for new ones."""
@@ -267,8 +284,8 @@ class Reader:
         """After a while without a read: what was read last may be cut off by now, and more with it."""
         if self.last == (0, 0):
             return
-        oldest = await self._redis.xrange(self._key, count=1)
-        if not oldest or position_of(oldest[0][0]) > self.last:
+        oldest = await oldest_of(self._redis, self._key)
+        if oldest is None or oldest > self.last:
             self._reach.gap()
 
     def _age(self, position: Position, now: float) -> float:
@@ -281,11 +298,11 @@ class Reader:
     async def _check_lost(self) -> None:
         """A Redis that was emptied, or is another, gives smaller ids than we wait for: then begin anew."""
         try:
-            newest = await self._redis.xrevrange(self._key, count=1)
+            newest = await newest_of(self._redis, self._key)
         except (RedisError, OSError):
             return
-        if not newest or position_of(newest[0][0]) < self.last:
-            self._shared.missed = self._shared.missed or bool(newest)
+        if newest is None or newest < self.last:
+            self._shared.missed = self._shared.missed or newest is not None
             if self.last != (0, 0):
                 self.last = (0, 0)
                 self._reach.gap()

@@ -15,11 +15,15 @@ import structlog
 from redis.exceptions import ResponseError
 
 from extproc.config import RedisSettings
+from extproc.core.journal import MOST_BYTES
 from extproc.core.reach import Position
 from extproc.io.journal_counts import JournalCounts
 from extproc.io.redis_client import make_client
 
 _log = structlog.get_logger("kvsteer.journal")
+
+#: An entry's id, and its fields.
+Entry = tuple[bytes, dict[bytes, bytes] | None]
 
 #: Seconds of batches kept, less when they take more than so many bytes; never more than so many entries.
 _KEEP = 60.0
@@ -53,6 +57,31 @@ end
 redis.call('DEL', KEYS[1])
 return {redis.call('XADD', KEYS[1], '*', 'b', ARGV[1]), 1}
 """
+
+
+#: KEYS: the stream. ARGV: XRANGE or XREVRANGE, and from where to where. Answers the id of the first entry there, for
+#: an entry may be of any size.
+_EDGE = """
+local found = redis.call(ARGV[1], KEYS[1], ARGV[2], ARGV[3], 'COUNT', 1)
+return found[1] and found[1][1]
+"""
+
+#: KEYS: the stream. ARGV: the id after which to read, most entries, most bytes. Answers entries, empty where larger.
+_SIFT = """
+local found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
+for _, entry in ipairs(found) do
+  for _, part in ipairs(entry[2]) do
+    if #part > tonumber(ARGV[3]) then
+      entry[2] = {}
+      break
+    end
+  end
+end
+return found
+"""
+
+#: What stands for an entry that was too large to be fetched: it is too large as well (core/journal.py).
+_TOO_LARGE: Final = bytes(MOST_BYTES + 1)
 
 
 class StreamClock:
@@ -182,7 +211,30 @@ class Stream:
         return bytes(name)
 
 
-def entries_of(found: Any) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
+async def oldest_of(redis: Any, key: str) -> Position | None:
+    """The id of a stream's oldest entry; None for none. Raises RedisError."""
+    name = await redis.eval(_EDGE, 1, key, "XRANGE", "-", "+")
+    return position_of(name) if name else None
+
+
+async def newest_of(redis: Any, key: str) -> Position | None:
+    """The id of a stream's newest entry; None for none. Raises RedisError."""
+    name = await redis.eval(_EDGE, 1, key, "XREVRANGE", "+", "-")
+    return position_of(name) if name else None
+
+
+async def sifted(redis: Any, key: str, after: str, most: int) -> list[Entry]:
+    """Entries after an id, at most so many; of those that are too large to be a batch nothing comes but that.
+
+    Redis itself copies them for the script, so this is for when XREAD found one. Raises RedisError.
+    """
+    found = await redis.eval(_SIFT, 1, key, after, most, MOST_BYTES)
+    return [
+        (name, dict(zip(said[::2], said[1::2], strict=True)) or {b"b": _TOO_LARGE}) for name, said in found
+    ]
+
+
+def entries_of(found: Any) -> list[Entry]:
     """Entries of one stream out of what XREAD gives: with RESP3 a dict that wraps them once more."""
     entries = next(iter(found.values())) if isinstance(found, dict) else found[0][1]
     return [entry for part in entries for entry in part] if isinstance(entries[0], list) else list(entries)

@@ -26,7 +26,7 @@ from extproc.core.learned import learned, presume
 from extproc.core.pool import Pool
 from extproc.core.reach import Position
 from extproc.core.shared import Shared
-from extproc.io.journal_stream import position_of
+from extproc.io.journal_stream import oldest_of, position_of
 from extproc.io.lease import Fenced, Lease
 from extproc.io.redis_client import make_client
 
@@ -110,8 +110,7 @@ class Snapshots:
 
     async def oldest(self) -> Position | None:
         """The oldest entry of the journal that is kept; None for none. Raises RedisError."""
-        found = await self._redis.xrange(self._journal, count=1)
-        return position_of(found[0][0]) if found else None
+        return await oldest_of(self._redis, self._journal)
 
     async def presume(self, pool: Pool) -> None:
         """Take over what the writer of the newest snapshot learned of engines and answers. Raises RedisError."""

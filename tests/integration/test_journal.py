@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -207,7 +208,21 @@ async def test_an_entry_that_nothing_can_follow_is_got_over(
         async def whole() -> bool:
             return all(gate.sharing.reach.whole for gate in gates)
 
-        await until_async(whole, 5.0, "a snapshot of the new journal is there")
+        await until_async(
+            whole, 13.0, "a snapshot of the new journal is there"
+        )  # 10 s where the holder knows none
+
+
+async def test_an_entry_of_many_megabytes_is_never_fetched(server: Stack, client: redis.Redis) -> None:
+    async with fleet(server.redis_url, 2) as gates:
+        client.xadd("kvsteer:journal", {"b": b"x" * 2**26})
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        gates[0].place(1, 2)
+        await agree(gates)
+        assert gates[1].books()[0] == 1
+        assert gates[1].sharing.counts.refusals == {"too_large": 1}
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 2**14, f"{grown} KiB for an entry of 65,536"
 
 
 async def test_a_pool_without_traffic_gets_an_empty_snapshot_and_is_whole(

@@ -75,7 +75,7 @@ async def test_before_the_first_entries_are_read_the_time_of_redis_is_known() ->
     made._redis = AsyncMock()
     made._redis.time.return_value = (1_700_000_060, 250_000)
     made._redis.xread.return_value = [[b"kvsteer:journal", [(oldest, {b"b": b""})]]]
-    made._redis.xrange.return_value = [(oldest, {})]
+    made._redis.eval.return_value = oldest
     made._reach.loaded("chat", (1_700_000_000_000, 0))  # the snapshot came first
     assert await made._round(), "that was all"
     assert made._age((1_700_000_000_000, 0), 50.0) == 60.25
@@ -88,7 +88,7 @@ async def test_what_was_cut_off_unread_is_a_gap() -> None:
     made._redis = AsyncMock()
     made._redis.time.return_value = (1_700_000_000, 0)
     made._redis.xread.return_value = [[b"kvsteer:journal", [(b"1700000003000-0", {b"b": b""})]]]
-    made._redis.xrange.return_value = [(b"1700000003000-0", {})]
+    made._redis.eval.return_value = b"1700000003000-0"
     made.last, made._read = (1_700_000_000_000, 0), 49.0
     made._reach.read(made.last)
     made._reach.loaded("chat", made.last)
