@@ -203,7 +203,8 @@ class Gateway:
         """How the shared state is: "off", "ok", "degraded"."""
         if self.registry is None:
             return "off"
-        degraded = self.registry.degraded or (self.sharing is not None and self.sharing.state == "degraded")
+        lost = self.sharing is not None and self.sharing.state == "degraded"
+        degraded = self.registry.degraded or lost or bool(self._refused_why())
         return "degraded" if degraded else "ok"
 
     def shared_why(self) -> str:
@@ -211,7 +212,16 @@ class Gateway:
         if self.registry is None:
             return ""
         lost = self.sharing is not None and self.sharing.state == "degraded"
-        return self.registry.why or ("the journal can't be read or written" if lost else "")
+        return (
+            self.registry.why
+            or self._refused_why()
+            or ("the journal can't be read or written" if lost else "")
+        )
+
+    def _refused_why(self) -> str:
+        """Which of leases and policies Redis refuses, and why; "" for none."""
+        leases = self.sharing.leases.why if self.sharing is not None else ""
+        return leases or (self.follower.trouble.why if self.follower is not None else "")
 
     def policies(self) -> list[dict[str, Any]]:
         """Each pool's policy, its version, and where it is from."""

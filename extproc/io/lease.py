@@ -28,6 +28,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from extproc.errors import KvsteerError
 from extproc.io import clock
+from extproc.io.redis_check import Trouble
 
 _log = structlog.get_logger("kvsteer.leases")
 
@@ -43,15 +44,20 @@ _TOKEN_TTL = 86_400_000
 #: What a script refused by the fence begins its error with.
 _FENCED = "FENCED"
 
-#: KEYS: lease, token. ARGV: who asks, TTL (ms), TTL of the token (ms), 1 or 0: whether it wants the lease.
+#: KEYS: lease, token. ARGV: who asks, TTL (ms), TTL of the token (ms), 1 or 0: whether it wants the lease, the
+#: greatest token that it remembers. A token that is no whole number below Lua's bound (2^53) is garbage.
 #: Answers 1 and the token, or 0, the token, the holder and the milliseconds that are left to it.
 _TAKE = """
+local function number(text)
+  local found = text and #text <= 16 and string.match(text, '^%d+$') and tonumber(text)
+  return found and found < 9007199254740000 and found or 0
+end
 local held = redis.call('HMGET', KEYS[1], 'holder', 'token')
 if ARGV[4] == '0' and (not held[1] or held[1] == ARGV[1]) then
   redis.call('DEL', KEYS[1])
   return {0, '0', '', 0}
 end
-if held[1] == ARGV[1] and held[2] == redis.call('GET', KEYS[2]) then
+if held[1] == ARGV[1] and number(held[2]) > 0 and held[2] == redis.call('GET', KEYS[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
   return {1, held[2]}
@@ -65,7 +71,7 @@ if held[1] and held[1] ~= ARGV[1] then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local last = tonumber(redis.call('GET', KEYS[2]) or '0') or 0
+local last = math.max(number(redis.call('GET', KEYS[2])), number(ARGV[5]))
 local token = string.format('%.0f', math.max(now, last + 1))
 redis.call('SET', KEYS[2], token, 'PX', ARGV[3])
 redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'token', token, 'since', string.format('%.0f', now))
@@ -108,6 +114,7 @@ class Lease:
         name: as given.
         holder: gateway id of whom Redis last named as holder; "" for nobody or not known.
         token: ours, of the last time this gateway got the lease; 0 before.
+        trouble: whether Redis refuses it again and again.
         willing: whether this gateway wants the lease now; one it does not want it gives up, for others to have.
     """
 
@@ -133,6 +140,7 @@ class Lease:
         self._was_held = False
         self._released = False
         self.willing: Callable[[], bool] = lambda: True
+        self.trouble = Trouble(f"lease {name}")
 
     @property
     def held(self) -> bool:
@@ -155,12 +163,14 @@ class Lease:
         """Ask for it once, or renew it; returns the seconds to the next attempt."""
         every = self._ttl / _RENEWALS
         asked, willing = self._clock(), self.willing()
-        args = (self._me, int(self._ttl * 1000), _TOKEN_TTL, int(willing))
+        args = (self._me, int(self._ttl * 1000), _TOKEN_TTL, int(willing), self.token)
         try:
             answer = await self._redis.eval(_TAKE, 2, *self._keys, *args)
-        except (RedisError, OSError, TimeoutError):
+        except (RedisError, OSError, TimeoutError) as error:
+            self.trouble.failed(error, " or ".join(self._keys))
             self.holder = self.holder if self.held else ""
             return every
+        self.trouble.works()
         if int(answer[0]) == 1 and not self._released:
             self.token = int(answer[1])
             self.holder = _gateway(self._me)

@@ -39,6 +39,11 @@ class Leases:
         await asyncio.gather(*(lease.release() for lease in self._leases.values()))
         await self._redis.aclose()
 
+    @property
+    def why(self) -> str:
+        """Why leases can't be had, as Redis answers; "" while they can."""
+        return next((lease.trouble.why for lease in self._leases.values() if lease.trouble.why), "")
+
     def shown(self) -> list[dict[str, Any]]:
         """For /state."""
         return [lease.shown() for lease in self._leases.values()]

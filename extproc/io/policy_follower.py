@@ -14,6 +14,7 @@ from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.shadow import Shadow
 from extproc.io.policy_versions import BadVersion, Version, VersionStore, read_version
+from extproc.io.redis_check import Trouble
 
 _log = structlog.get_logger("kvsteer.policies")
 
@@ -46,6 +47,7 @@ class Follower:
     Attributes:
         up: whether the last poll reached Redis; None before the first.
         errors: polls that did not.
+        trouble: whether Redis refuses polls again and again.
     """
 
     #: Seconds between polls.
@@ -75,6 +77,7 @@ class Follower:
         self._refused: dict[str, Refusal] = {}
         self.up: bool | None = None
         self.errors = 0
+        self.trouble = Trouble("policies")
 
     async def poll(self) -> None:
         """Look for news and adopt them. Never raises for Redis' sake."""
@@ -90,9 +93,12 @@ class Follower:
                 await self._store.report(self._id, self._report(), self._heartbeat * _TTL_BEATS)
                 self._told_at = self._clock()
             self.up = True
-        except (RedisError, OSError, TimeoutError):
+        except (RedisError, OSError, TimeoutError) as error:
             self.errors += 1
             self.up = False
+            self.trouble.failed(error)
+        else:
+            self.trouble.works()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -114,8 +120,20 @@ class Follower:
             self._refuse(pool, Refusal(0, 0.0, str(error)))
             return
         held = self._active.get(pool.name)
-        if held is None or (held.number, held.at) != (version.number, version.at):
+        if held is not None and version.number < held.number and version.at < held.at:
+            await self._put_back(pool, version, held)
+        elif held is None or (held.number, held.at) != (version.number, version.at):
             self._adopt(pool, version)
+
+    async def _put_back(self, pool: Pool, older: Version, held: Version) -> None:
+        """Redis came back with an older state: the newer version, which is in use here, is written there again."""
+        _log.warning(
+            "redis came back with an older policy version; the newer one is kept and written again",
+            pool=pool.name,
+            version=older.number,
+            kept=held.number,
+        )
+        await self._store.put_back(pool.name, held, older.number)
 
     def _adopt(self, pool: Pool, version: Version) -> None:
         policy, shadow = version.chosen.policy, version.chosen.shadow

@@ -23,6 +23,7 @@ from redis.exceptions import ResponseError
 from extproc.config import PolicySettings, RedisSettings, ShadowSettings
 from extproc.core.policies import check_policy
 from extproc.errors import KvsteerError
+from extproc.io.redis_check import AtKey
 from extproc.io.redis_client import make_client
 
 #: Versions of a pool that are kept.
@@ -234,13 +235,20 @@ class VersionStore:
 
     async def revision(self) -> bytes | None:
         """What changes with every change in any pool; None when there never was one."""
-        found: bytes | None = await self._within(self._redis.get(f"{self._prefix}:policies"))
+        key = f"{self._prefix}:policies"
+        try:
+            found: bytes | None = await self._within(self._redis.get(key))
+        except ResponseError as error:
+            raise AtKey(key, error) from None
         return found
 
     async def newest(self, pool: str) -> bytes | None:
         """JSON of a pool's newest version, for `read_version`; None when it has none."""
-        number = await self._within(self._redis.hget(self._key(pool), _POINTER))
-        return None if number is None else await self._get(pool, number)
+        try:
+            number = await self._within(self._redis.hget(self._key(pool), _POINTER))
+            return None if number is None else await self._get(pool, number)
+        except ResponseError as error:
+            raise AtKey(self._key(pool), error) from None
 
     async def newest_number(self, pool: str) -> int:
         """Number of a pool's newest version; 0 when there is none, or none that can be read."""
@@ -316,6 +324,13 @@ class VersionStore:
         if not await self._redis.eval(_ADD, 2, *keys, _POINTER, last, *said):
             raise Conflict
         return versions[-1]
+
+    async def put_back(self, pool: str, version: Version, after: int) -> None:
+        """Write again a version that Redis lost, as the newest; nothing when `after` is the newest no more."""
+        revision = f"{pool}:{version.number}@{version.at:.6f}"
+        said = [b"=%d" % after, revision, 2, str(version.number), orjson.dumps(version.as_dict())]
+        keys = (self._key(pool), f"{self._prefix}:policies")
+        await self._within(self._redis.eval(_ADD, 2, *keys, _POINTER, version.number, *said))
 
     async def report(self, gateway_id: str, policies: Mapping[str, Any], ttl: float) -> None:
         """Tell what a gateway uses: pool -> {"version", "when", "refused"}, the last None or with a reason."""

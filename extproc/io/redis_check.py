@@ -86,7 +86,7 @@ def _at_key(error: AtKey) -> str:
 
 
 class Trouble:
-    """Whether one use of Redis fails again and again, and why; told once in the log, and at /healthz by `why`.
+    """Whether Redis refuses one use again and again, and why; told once in the log, and at /healthz by `why`.
 
     Args:
         use: what it is, in a word or two.
@@ -102,6 +102,8 @@ class Trouble:
 
     def failed(self, error: BaseException, key: str = "") -> None:
         """It failed once more, at a key of ours if that is known."""
+        if not isinstance(error, exceptions.ResponseError | AtKey):
+            return  # Redis is gone or slow, which the registry tells
         self._failures += 1
         if self._failures < _REPEATED:
             return

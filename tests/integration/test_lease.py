@@ -151,6 +151,42 @@ async def test_a_lease_without_an_end_and_a_key_of_another_kind_are_lived_with(
     await client.aclose()
 
 
+@pytest.mark.parametrize("garbage", ["inf", "text", "1e300", "", "9" * 30, "-5"])
+async def test_a_token_that_is_no_number_is_mended_with_one_above_any_before(
+    server: tuple[str, Child], garbage: str
+) -> None:
+    client = make_client(RedisSettings(url=server[0]), "test")
+    lease = Lease(client, "kvsteer", "test", "gw-1")
+    await lease.attempt()
+    before = lease.token
+    await client.set("kvsteer:lease:test:token", garbage)
+    await client.hset("kvsteer:lease:test", "token", garbage)
+    await lease.attempt()
+    assert lease.held
+    assert lease.token > before
+    await lease.write("kvsteer:written", b"x", 1.0)
+    await client.aclose()
+
+
+async def test_a_lease_whose_keys_are_of_another_type_says_so_after_three_failures(
+    server: tuple[str, Child],
+) -> None:
+    client = make_client(RedisSettings(url=server[0]), "test")
+    await client.hset("kvsteer:lease:test:token", "a", "b")
+    lease = Lease(client, "kvsteer", "test", "gw-1")
+    for _ in range(3):
+        assert lease.trouble.why == ""
+        await lease.attempt()
+    assert lease.trouble.why == (
+        "lease test: the key kvsteer:lease:test or kvsteer:lease:test:token is of another type than kvsteer's; "
+        "rename or delete it"
+    )
+    await client.delete("kvsteer:lease:test:token")
+    await lease.attempt()
+    assert (lease.held, lease.trouble.why) == (True, "")
+    await client.aclose()
+
+
 async def test_who_never_held_can_write_nothing(server: tuple[str, Child]) -> None:
     client = make_client(RedisSettings(url=server[0]), "test")
     with pytest.raises(Fenced):

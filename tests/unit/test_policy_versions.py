@@ -6,6 +6,8 @@ from typing import Any, cast
 import orjson
 import pytest
 from redis.exceptions import ConnectionError as RedisGone
+from redis.exceptions import NoPermissionError
+from structlog.testing import capture_logs
 
 from extproc.config import PolicySettings, ShadowSettings
 from extproc.core.pool import Pool
@@ -19,6 +21,7 @@ from extproc.io.policy_versions import (
     read_version,
     standing_of,
 )
+from extproc.io.redis_check import AtKey
 
 
 class Shelf:
@@ -39,6 +42,10 @@ class Shelf:
     async def newest(self, pool: str) -> bytes | None:
         self.reads += 1
         return self.versions.get(pool)
+
+    async def put_back(self, pool: str, version: Version, after: int) -> None:
+        assert orjson.loads(self.versions[pool])["version"] == after
+        self.put(version, pool)
 
     async def report(self, gateway_id: str, policies: dict[str, Any], ttl: float) -> None:
         self.reports_made.append(policies)
@@ -265,6 +272,55 @@ async def test_redis_gone_or_emptied_changes_nothing(shelf: Shelf, pool: Pool) -
     shelf.put(version(4, "least_request", at=99.0))  # counted anew; the same number is another version
     await made.poll()
     assert pool.policy_name == "least_request"
+
+
+async def test_a_redis_that_came_back_with_an_older_version_gets_the_newer_one_again(
+    shelf: Shelf, pool: Pool
+) -> None:
+    made, _ = follower(shelf, pool)
+    shelf.put(version(3, "round_robin", at=9.0))
+    await made.poll()
+    shelf.put(version(2, "random", at=5.0))
+    with capture_logs() as told:
+        await made.poll()
+        await made.poll()
+    assert (pool.policy_name, pool.policy_version) == ("round_robin", 3)
+    assert orjson.loads(shelf.versions["p"])["version"] == 3
+    assert [(entry["log_level"], entry["version"], entry["kept"]) for entry in told] == [("warning", 2, 3)]
+
+
+async def test_a_lower_version_that_was_made_later_is_a_decision_and_is_followed(
+    shelf: Shelf, pool: Pool
+) -> None:
+    made, _ = follower(shelf, pool)
+    shelf.put(version(3, "round_robin", at=5.0))
+    await made.poll()
+    shelf.put(version(2, "random", at=9.0))
+    await made.poll()
+    assert (pool.policy_name, pool.policy_version) == ("random", 2)
+
+
+async def test_polls_that_redis_refuses_again_and_again_are_told_once_with_the_command(
+    shelf: Shelf, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        error = NoPermissionError("this user has no permissions to run the 'get' command")
+        raise AtKey("kvsteer:policies", error)
+
+    made, _ = follower(shelf, pool)
+    with monkeypatch.context() as patch, capture_logs() as told:
+        patch.setattr(shelf, "revision", refuse)
+        for _ in range(2):
+            await made.poll()
+        assert made.trouble.why == ""
+        for _ in range(3):
+            await made.poll()
+    assert made.trouble.why == (
+        "policies: the user may not call GET; docs/redis.md lists what it needs (key kvsteer:policies)"
+    )
+    assert [entry["log_level"] for entry in told] == ["warning"]
+    await made.poll()
+    assert made.trouble.why == ""
 
 
 async def test_a_change_of_the_shadow_alone_keeps_what_the_policy_remembers(shelf: Shelf, pool: Pool) -> None:
