@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from extproc.cli.inputs import Finite
 from extproc.cli.policy_texts import (
@@ -38,6 +38,7 @@ from extproc.io.policy_versions import (
     Version,
     VersionStore,
 )
+from extproc.io.redis_check import AtKey, MissingPassword, cause
 
 #: Seconds between looks at what gateways report.
 _LOOK = 0.05
@@ -313,17 +314,25 @@ def _run(path: str, pool: str | None, work: Callable[[VersionStore, PoolSettings
         sys.exit(getattr(error, "status", 2))
     except (RedisError, OSError, TimeoutError) as error:
         click.echo(
-            f"Redis does not answer ({type(error).__name__}); is redis.url of {path} right, and does it run? "
-            "If a change was on its way, see kvsteer policy list",
+            f"{_failure(error, path)} If a change was on its way, see kvsteer policy list",
             err=True,
         )
         sys.exit(1)
 
 
+def _failure(error: Exception, path: str) -> str:
+    """What Redis said, or that it said nothing, in a sentence or two."""
+    if isinstance(error, MissingPassword):
+        return f"{cause(error)[:1].upper()}{cause(error)[1:]}; see redis.password_file in {path}."
+    if isinstance(error, AuthenticationError | ResponseError | AtKey):
+        return f"Redis answers, but {cause(error)} ({type(error).__name__}); see redis in {path}."
+    return f"Redis does not answer ({type(error).__name__}); is redis.url of {path} right, and does it run?"
+
+
 def _needs_redis(settings: GatewaySettings, path: str) -> None:
     if not settings.redis.url:
         raise Refused(
-            f"{path}: redis.url is empty, so this gateway works alone and chooses as its file says; edit "
+            f"{path}: redis.url is empty, so this gateway, or each of its workers, chooses as its file says; edit "
             "pools[].policy there and restart it, or set redis.url and restart it to change policies as it runs"
         )
 

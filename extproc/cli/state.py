@@ -12,7 +12,7 @@ from rich.table import Table
 
 from extproc.cli.admin_port import call, fail, json_option
 from extproc.cli.state_views import differences
-from extproc.cli.terminal import console
+from extproc.cli.terminal import console, plain
 from extproc.config import load
 from extproc.errors import ConfigError
 
@@ -86,7 +86,11 @@ def _fleet(path: str) -> dict[str, Any]:
     except ConfigError as error:
         fail(str(error), 2)
     if not settings.url:
-        fail(f"{path}: redis.url is empty, so its gateway works alone; ask it with --admin URL", 2)
+        fail(
+            f"{path}: redis.url is empty, so its gateway works alone, or workers share through a Redis of "
+            "their own; ask each with --admin URL",
+            2,
+        )
     from redis.exceptions import RedisError  # not where only admin ports are asked
 
     from extproc.io.fleet_state import read_fleet
@@ -105,7 +109,7 @@ def _print(console: Console, answer: dict[str, Any]) -> None:
     for view in answer.get("views", []):
         why = f" ({view['shared_why']})" if view["shared_why"] else ""
         streams = f"{view['version']}, {view['streams']} streams"
-        console.print(f"{view['gateway']}: {streams}, shared: {view['shared']}{why}")
+        console.print(plain(f"{view['gateway']}: {streams}, shared: {view['shared']}{why}"))
         if view["leases"]:
             console.print(_table("leases", view["leases"], "lease held holder token remaining"))
         if view["journal"]:
@@ -119,5 +123,5 @@ def _table(title: str, rows: list[dict[str, Any]], columns: str) -> Table:
     for name in columns.split():
         made.add_column(name, overflow="fold")
     for row in rows:
-        made.add_row(*("" if row[name] is None else str(row[name]) for name in columns.split()))
+        made.add_row(*("" if row[name] is None else plain(str(row[name])) for name in columns.split()))
     return made

@@ -17,8 +17,12 @@ def counted(number: int, what: str) -> str:
 
 
 def console(piped: int = 200) -> "Console":
-    """A console for tables: a pipe has no width, so that it is taken for one of `piped` columns."""
+    """A console for tables: a pipe has no width, so that it is taken for one of `piped` columns.
+
+    What stands in brackets is printed as it is, in tables too.
+    """
     from rich.console import Console
 
-    usual = Console()
-    return usual if usual.is_terminal else Console(width=piped)
+    # No markup and no emoji codes: much of what is printed was written by others, who may have put brackets in it.
+    usual = Console(markup=False, emoji=False)
+    return usual if usual.is_terminal else Console(width=piped, markup=False, emoji=False)

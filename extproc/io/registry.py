@@ -2,11 +2,12 @@
 
 Keys, all with a TTL of ten heartbeats (PREFIX from the settings):
 
-    PREFIX:gateway:ID              hash   started, seen (Redis TIME, seconds), streams, version, address
+    PREFIX:gateway:ID              hash   started, boot, seen (Redis TIME, seconds), streams, version, address
     PREFIX:replicas:POOL:ID        hash   address -> JSON of what gateway ID believes of the replica
 """
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -55,6 +56,9 @@ class Registry:
         self._sync = sync
         self._address = address
         self._started = ""
+        #: Tells two gateways of one name apart; whether we wrote before, and said that there are two.
+        self._boot = secrets.token_hex(8)
+        self._has_written = self._told_name = False
         #: Whether the last call succeeded; None before the first.
         self.up: bool | None = None
         self.errors = 0
@@ -135,7 +139,9 @@ class Registry:
         self._started = self._started or str(seconds)
         ttl = int(self._settings.heartbeat * _TTL_BEATS * 1000)
         async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hget(self._gateway_key(), "boot")
             fields = {
+                "boot": self._boot,
                 "started": self._started,
                 "seen": str(seconds),
                 "streams": str(self._streams()),
@@ -150,8 +156,18 @@ class Registry:
                 if pool.replicas:
                     pipe.hset(key, mapping={r.address: orjson.dumps(_entry(r)) for r in pool.replicas})
                     pipe.pexpire(key, ttl)
-            await pipe.execute()
+            self._compare(*(await pipe.execute())[:1])
         return ahead
+
+    def _compare(self, boot: bytes | None) -> None:
+        """Warn, once, of another gateway that writes under our name; at the first beat it may be our own past."""
+        is_other = self._has_written and boot is not None and boot != self._boot.encode()
+        self._has_written = True
+        if is_other and not self._told_name:
+            self._told_name = True
+            _log.warning(
+                "another gateway has the same id; give each a gateway_id of its own", gateway=self._id
+            )
 
     def _gateway_key(self) -> str:
         return f"{self._settings.key_prefix}:gateway:{self._id}"

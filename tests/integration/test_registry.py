@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 import redis.asyncio
+from structlog.testing import capture_logs
 
 from extproc.config import RedisSettings
 from extproc.core.pool import Pool
@@ -64,6 +65,24 @@ async def test_a_replica_that_left_leaves_no_field_behind(server: Stack, client:
     await made.beat()
     assert not client.exists("kvsteer:replicas:chat:gw-1")
     await made.close()
+
+
+async def test_two_gateways_of_one_id_are_told_once_each_and_a_restarted_one_is_not(
+    server: Stack, client: redis.Redis
+) -> None:
+    first = registry(server.redis_url)
+    with capture_logs() as told:
+        await first.beat()
+        restarted = registry(server.redis_url)
+        for _ in range(2):
+            await restarted.beat()
+        assert told == []
+        for _ in range(2):
+            await first.beat()
+            await restarted.beat()
+    assert ["same id" in entry["event"] for entry in told] == [True, True]
+    await first.close()
+    await restarted.close()
 
 
 async def test_no_redis_is_told_and_never_raises() -> None:

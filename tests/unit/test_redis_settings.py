@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from redis import exceptions
 
 from extproc.config import RedisSettings
-from extproc.io.redis_check import cause, judge
-from extproc.io.redis_client import Login
+from extproc.io.redis_check import AtKey, MissingPassword, cause, judge
+from extproc.io.redis_client import Login, make_client
 from extproc.io.redis_guard import Fuse, Guard, RedisResting, closing
 from extproc.io.scrape_duty import ScrapeDuty
 from extproc.settings.redis_url import read_url
@@ -220,6 +220,25 @@ def test_causes_of_failures_quote_nothing() -> None:
     assert "password" in cause(exceptions.AuthenticationError("WRONGPASS s3cret"))
     assert cause(exceptions.ResponseError("s3cret")) == "it refuses the call (ResponseError)"
     assert cause(TimeoutError()) == "it does not answer in time"
+    denied = exceptions.NoPermissionError("User s3cret has no permissions to run the 'eval' command")
+    assert cause(denied) == "the user may not call EVAL; docs/redis.md lists what it needs"
+    wrong = exceptions.ResponseError("WRONGTYPE Operation against a key")
+    assert cause(AtKey("kvsteer:policies", wrong)) == (
+        "the key kvsteer:policies is of another type than kvsteer's; rename or delete it"
+    )
+
+
+async def test_a_password_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    path = str(tmp_path / "nowhere")
+    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", password_file=path))
+    with pytest.raises(MissingPassword) as caught:
+        await client.get("kvsteer:x")
+    assert cause(caught.value) == f"the password file {path} can't be read (FileNotFoundError)"
+    await client.aclose()
+    server.close()
+    await server.wait_closed()
 
 
 def test_a_gateway_scrapes_until_a_fresh_sample_of_that_replica_came_from_another() -> None:

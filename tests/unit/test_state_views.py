@@ -3,7 +3,11 @@
 import copy
 from typing import Any
 
+import pytest
+
+from extproc.cli.state import _print
 from extproc.cli.state_views import differences
+from extproc.cli.terminal import console
 from extproc.core.pool import Pool
 from extproc.io.state_page import StatePage
 
@@ -46,3 +50,13 @@ def test_the_page_shows_what_the_comparison_reads() -> None:
     assert (shown["streams"], shown["shared"], shown["shared_why"]) == (4, "degraded", "it can't be reached")
     assert shown["pools"][0]["replicas"][0]["entries"] == 0
     assert differences(shown, shown) == {}
+
+
+def test_brackets_and_control_characters_out_of_redis_are_printed_and_never_obeyed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lease = {"lease": "[/red]x", "holder": "[bold]\x1b[31mme", "token": 1, "until": 1.0}
+    _print(console(160), {"gateways": [], "leases": [lease]})
+    shown = capsys.readouterr().out
+    assert "[/red]x" in shown
+    assert "[bold]?[31mme" in shown
