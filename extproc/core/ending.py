@@ -13,7 +13,7 @@ from extproc.core.usage import token_usage
 from extproc.core.usage.record import Usage
 from extproc.pb import ext_proc_pb2 as pb
 
-#: Who ended an exchange: a closed set that labels metrics.
+#: Who ended an exchange: a closed set that labels metrics. The gateway is also Envoy, before any replica was reached.
 COMPLETE: Final = "complete"
 CLIENT: Final = "client"
 UPSTREAM: Final = "upstream"
@@ -33,10 +33,12 @@ class Ending:
         attempts: how many replicas Envoy tried; None while unknown.
         usage: tokens as the engine counted them; None while unknown.
         verdict: what the usage record was like (core/usage/token_usage.py); "absent" when none came.
+        unreached: no replica ever got the request.
+        over: nothing more will be told.
         first_token: seconds, when the first piece of the answer was seen; None while unknown.
     """
 
-    __slots__ = ("attempts", "by", "first_token", "served", "status", "usage", "verdict")
+    __slots__ = ("attempts", "by", "first_token", "over", "served", "status", "unreached", "usage", "verdict")
 
     def __init__(self) -> None:
         self.by = UNKNOWN
@@ -45,6 +47,7 @@ class Ending:
         self.attempts: int | None = None
         self.usage: Usage | None = None
         self.verdict = token_usage.ABSENT
+        self.unreached = self.over = False
         self.first_token: float | None = None
 
     def trailers(self, message: pb.ProcessingRequest) -> None:
@@ -77,9 +80,9 @@ class Ending:
     def logged(self, entry: Ended) -> None:
         """The access log's entry came; what the stream told already stays."""
         if self.by == UNKNOWN:
-            broken = entry.status is None or entry.limited
-            self.by = CLIENT if entry.by_client else UPSTREAM if broken else COMPLETE
-        self.status = self.status or entry.status
+            self.by = _by(entry)
+        self.unreached = not entry.replica and not self.served and self.first_token is None
+        self.status = self.status or entry.code or entry.status
         self.served = self.served or entry.replica
         if self.attempts is None:
             self.attempts = entry.attempts
@@ -98,6 +101,17 @@ class Ending:
         if "upstream.request_attempt_count" in fields:
             attempts = fields["upstream.request_attempt_count"].number_value
             self.attempts = int(attempts) if 0 <= attempts < 1000 else None
+
+
+def _by(entry: Ended) -> str:
+    """Who ended an exchange, by the access log."""
+    if entry.by_client:
+        return CLIENT
+    if entry.unsure:
+        return UNKNOWN
+    if not entry.replica:
+        return GATEWAY
+    return UPSTREAM if entry.status is None or entry.limited else COMPLETE
 
 
 def _status(value: str | float) -> int | None:

@@ -90,6 +90,8 @@ class Feedback:
 
 
 def _never_computed(ending: Ending) -> bool:
-    """Whether the replica refused or failed before the prompt was in its cache, as far as that can be told."""
+    """Whether the prompt reached no replica, or failed there before it was in the cache, as far as can be told."""
+    if ending.unreached:
+        return True
     refused = ending.status is not None and ending.status >= _ERROR
     return ending.first_token is None and (refused or ending.by == UPSTREAM)

@@ -107,23 +107,18 @@ class Response:
         """The exchange is over before the body was, as with clients that leave at a stream's `[DONE]`."""
         reading = self._reading
         if not self._read and reading is not None and reading.complete:
-            usage = reading.usage
-            ending.found(
-                usage, token_usage.COMPLETE if usage is not None and usage.known else token_usage.ABSENT
-            )
+            ending.found(*token_usage.judged(reading.usage))
 
     def _end(self, ending: Ending) -> None:
         if self._read:
             return
         self._read = True
         reading = self._reading
-        if reading is None:
-            ending.finished(None, token_usage.ABSENT)
-        elif reading.complete and reading.usage is not None and reading.usage.known:
-            ending.finished(reading.usage, token_usage.COMPLETE)
-        else:
+        told = token_usage.judged(reading.usage if reading is not None and reading.complete else None)
+        if reading is not None and told.verdict == token_usage.ABSENT:
             garbled = token_usage.GARBLED if reading.unreadable else token_usage.ABSENT
-            ending.finished(None, _VERDICTS.get(reading.why, garbled))
+            told = token_usage.Told(None, _VERDICTS.get(reading.why, garbled))
+        ending.finished(*told)
 
 
 def _echo(piece: pb.HttpBody) -> Iterator[bytes]:

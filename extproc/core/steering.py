@@ -107,7 +107,7 @@ class Steering:
             replica = pool.get(ended.replica)
             if replica is None:
                 continue
-            if ended.by_client or ended.limited:
+            if ended.silent:
                 replica.breaker.cancelled(ended.request_id)
                 continue
             before = replica.breaker.state

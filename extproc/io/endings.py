@@ -59,17 +59,24 @@ class Endings:
     def ended(self, exchange: Exchange, now: float) -> None:
         """The stream of an exchange is over."""
         decision, ending = exchange.decision, exchange.ending
-        if decision is None:
+        if decision is None or decision.replica is None:
+            self._refused(exchange, now)
             return
-        if decision.replica is None:
-            exchange.ending = ending or Ending()
-            exchange.ending.by = GATEWAY
-        elif self._logged and (ending is None or ending.by == UNKNOWN):
+        if self._logged and (ending is None or ending.by == UNKNOWN):
             self._wait(exchange, now)
             return
-        elif self._logged:
+        if self._logged:
             self._close(exchange.request_id, now)
         self._done(exchange, now)
+
+    def _refused(self, exchange: Exchange, now: float) -> None:
+        """It was never sent anywhere; its entry, which comes all the same, tells nothing new."""
+        if self._logged and exchange.request_id:
+            self._close(exchange.request_id, now)
+        if exchange.decision is not None:
+            exchange.ending = exchange.ending or Ending()
+            exchange.ending.by = GATEWAY
+            self._done(exchange, now)
 
     def logged(self, entry: Ended, now: float) -> None:
         """An entry of the access log; those of other gateways' requests are kept a little and forgotten."""
@@ -101,19 +108,23 @@ class Endings:
             self._close(request_id, now)
             self._join(exchange, early, now)
             return
-        before = self._waiting.pop(request_id, None)
-        if before is not None or request_id in self._closed:
+        if request_id in self._waiting or request_id in self._closed:
             self._close(request_id, now)
-            for twin in (before[0], exchange) if before is not None else (exchange,):
-                self._metrics.log_entry("ambiguous")
-                self._done(twin, now)
+            self._metrics.log_entry("ambiguous")
+            self._done(exchange, now)
             return
         self._waiting[request_id] = exchange, now
         if len(self._waiting) > _MOST:
             self._done(self._waiting.pop(next(iter(self._waiting)))[0], now)
 
     def _close(self, request_id: str, now: float) -> None:
-        self._early.pop(request_id, None)
+        """Entries of this id tell nothing from now on, nor to another exchange that waits for one."""
+        twin, _ = self._waiting.pop(request_id, (None, 0.0))
+        if twin is not None:
+            self._metrics.log_entry("ambiguous")
+            self._done(twin, now)
+        if self._early.pop(request_id, None) is not None:
+            self._metrics.log_entry("known")
         self._closed[request_id] = now
         _bound(self._closed)
 
@@ -125,6 +136,8 @@ class Endings:
 
     def _done(self, exchange: Exchange, now: float) -> None:
         assert exchange.decision is not None
+        exchange.ending = exchange.ending or Ending()
+        exchange.ending.over = True
         self._steering.learn(exchange.decision, exchange.ending, now)
         self._metrics.ended(exchange)
         self._records.ended(exchange)

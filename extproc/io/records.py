@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from extproc.core.decide import Decision
-from extproc.core.ending import Ending
+from extproc.core.ending import UNKNOWN, Ending
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Replica
 from extproc.core.sample import Sample
@@ -86,12 +86,15 @@ def _readable(kept: _Kept) -> dict[str, Any]:
 
 
 def ending_of(ending: Ending | None, decided: float) -> dict[str, Any] | None:
-    """How an exchange that was decided at `decided` ended, ready for JSON; None while nothing was told of it."""
+    """How an exchange that was decided at `decided` ended, ready for JSON; None while nothing was told of it.
+
+    `by` is None as long as more may be told: it runs, or waits for the access log.
+    """
     if ending is None:
         return None
     usage = ending.usage or Usage()
     return {
-        "by": ending.by,
+        "by": ending.by if ending.over or ending.by != UNKNOWN else None,
         "status": ending.status,
         "served": ending.served or None,
         "attempts": ending.attempts,

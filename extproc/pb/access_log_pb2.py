@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import wrappers_pb2 as google_dot_protobuf_dot_wrappers__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kvsteer/access_log.proto\x12\x14kvsteer.accesslog.v1\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\xc5\x01\n\x17StreamAccessLogsMessage\x12U\n\thttp_logs\x18\x02 \x01(\x0b\x32\x42.kvsteer.accesslog.v1.StreamAccessLogsMessage.HTTPAccessLogEntries\x1aS\n\x14HTTPAccessLogEntries\x12;\n\tlog_entry\x18\x01 \x03(\x0b\x32(.kvsteer.accesslog.v1.HTTPAccessLogEntry\"\xd4\x01\n\x12HTTPAccessLogEntry\x12@\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32%.kvsteer.accesslog.v1.AccessLogCommon\x12<\n\x07request\x18\x03 \x01(\x0b\x32+.kvsteer.accesslog.v1.HTTPRequestProperties\x12>\n\x08response\x18\x04 \x01(\x0b\x32,.kvsteer.accesslog.v1.HTTPResponseProperties\"\xe8\x01\n\x0f\x41\x63\x63\x65ssLogCommon\x12>\n\x17upstream_remote_address\x18\r \x01(\x0b\x32\x1d.kvsteer.accesslog.v1.Address\x12;\n\x0eresponse_flags\x18\x10 \x01(\x0b\x32#.kvsteer.accesslog.v1.ResponseFlags\x12\x30\n\x08metadata\x18\x11 \x01(\x0b\x32\x1e.kvsteer.accesslog.v1.Metadata\x12&\n\x1eupstream_request_attempt_count\x18\x18 \x01(\r\"\xf6\x02\n\rResponseFlags\x12 \n\x18upstream_request_timeout\x18\x03 \x01(\x08\x12\x1d\n\x15upstream_remote_reset\x18\x05 \x01(\x08\x12#\n\x1bupstream_connection_failure\x18\x06 \x01(\x08\x12\'\n\x1fupstream_connection_termination\x18\x07 \x01(\x08\x12)\n!downstream_connection_termination\x18\x0f \x01(\x08\x12%\n\x1dupstream_retry_limit_exceeded\x18\x10 \x01(\x08\x12\x1b\n\x13stream_idle_timeout\x18\x11 \x01(\x08\x12,\n$upstream_max_stream_duration_reached\x18\x14 \x01(\x08\x12\x18\n\x10\x64uration_timeout\x18\x17 \x01(\x08\x12\x1f\n\x17upstream_protocol_error\x18\x18 \x01(\x08\"+\n\x15HTTPRequestProperties\x12\x12\n\nrequest_id\x18\t \x01(\t\"\x81\x02\n\x16HTTPResponseProperties\x12\x33\n\rresponse_code\x18\x01 \x01(\x0b\x32\x1c.google.protobuf.UInt32Value\x12[\n\x10response_headers\x18\x04 \x03(\x0b\x32\x41.kvsteer.accesslog.v1.HTTPResponseProperties.ResponseHeadersEntry\x12\x1d\n\x15response_code_details\x18\x06 \x01(\t\x1a\x36\n\x14ResponseHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb4\x01\n\x08Metadata\x12V\n\x15typed_filter_metadata\x18\x02 \x03(\x0b\x32\x37.kvsteer.accesslog.v1.Metadata.TypedFilterMetadataEntry\x1aP\n\x18TypedFilterMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any:\x02\x38\x01\"F\n\x07\x41\x64\x64ress\x12;\n\x0esocket_address\x18\x01 \x01(\x0b\x32#.kvsteer.accesslog.v1.SocketAddress\"4\n\rSocketAddress\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nport_value\x18\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kvsteer/access_log.proto\x12\x14kvsteer.accesslog.v1\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1egoogle/protobuf/wrappers.proto\"\xc5\x01\n\x17StreamAccessLogsMessage\x12U\n\thttp_logs\x18\x02 \x01(\x0b\x32\x42.kvsteer.accesslog.v1.StreamAccessLogsMessage.HTTPAccessLogEntries\x1aS\n\x14HTTPAccessLogEntries\x12;\n\tlog_entry\x18\x01 \x03(\x0b\x32(.kvsteer.accesslog.v1.HTTPAccessLogEntry\"\xd4\x01\n\x12HTTPAccessLogEntry\x12@\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32%.kvsteer.accesslog.v1.AccessLogCommon\x12<\n\x07request\x18\x03 \x01(\x0b\x32+.kvsteer.accesslog.v1.HTTPRequestProperties\x12>\n\x08response\x18\x04 \x01(\x0b\x32,.kvsteer.accesslog.v1.HTTPResponseProperties\"\xf1\x02\n\x0f\x41\x63\x63\x65ssLogCommon\x12\x43\n time_to_first_downstream_tx_byte\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x42\n\x1ftime_to_last_downstream_tx_byte\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12>\n\x17upstream_remote_address\x18\r \x01(\x0b\x32\x1d.kvsteer.accesslog.v1.Address\x12;\n\x0eresponse_flags\x18\x10 \x01(\x0b\x32#.kvsteer.accesslog.v1.ResponseFlags\x12\x30\n\x08metadata\x18\x11 \x01(\x0b\x32\x1e.kvsteer.accesslog.v1.Metadata\x12&\n\x1eupstream_request_attempt_count\x18\x18 \x01(\r\"\x97\x03\n\rResponseFlags\x12 \n\x18upstream_request_timeout\x18\x03 \x01(\x08\x12\x1d\n\x15upstream_remote_reset\x18\x05 \x01(\x08\x12#\n\x1bupstream_connection_failure\x18\x06 \x01(\x08\x12\'\n\x1fupstream_connection_termination\x18\x07 \x01(\x08\x12)\n!downstream_connection_termination\x18\x0f \x01(\x08\x12%\n\x1dupstream_retry_limit_exceeded\x18\x10 \x01(\x08\x12\x1b\n\x13stream_idle_timeout\x18\x11 \x01(\x08\x12,\n$upstream_max_stream_duration_reached\x18\x14 \x01(\x08\x12\x18\n\x10\x64uration_timeout\x18\x17 \x01(\x08\x12\x1f\n\x17upstream_protocol_error\x18\x18 \x01(\x08\x12\x1f\n\x17\x64ownstream_remote_reset\x18\x1c \x01(\x08\"+\n\x15HTTPRequestProperties\x12\x12\n\nrequest_id\x18\t \x01(\t\"\x81\x02\n\x16HTTPResponseProperties\x12\x33\n\rresponse_code\x18\x01 \x01(\x0b\x32\x1c.google.protobuf.UInt32Value\x12[\n\x10response_headers\x18\x04 \x03(\x0b\x32\x41.kvsteer.accesslog.v1.HTTPResponseProperties.ResponseHeadersEntry\x12\x1d\n\x15response_code_details\x18\x06 \x01(\t\x1a\x36\n\x14ResponseHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb4\x01\n\x08Metadata\x12V\n\x15typed_filter_metadata\x18\x02 \x03(\x0b\x32\x37.kvsteer.accesslog.v1.Metadata.TypedFilterMetadataEntry\x1aP\n\x18TypedFilterMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any:\x02\x38\x01\"F\n\x07\x41\x64\x64ress\x12;\n\x0esocket_address\x18\x01 \x01(\x0b\x32#.kvsteer.accesslog.v1.SocketAddress\"4\n\rSocketAddress\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nport_value\x18\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,28 +38,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_options = b'8\001'
   _globals['_METADATA_TYPEDFILTERMETADATAENTRY']._loaded_options = None
   _globals['_METADATA_TYPEDFILTERMETADATAENTRY']._serialized_options = b'8\001'
-  _globals['_STREAMACCESSLOGSMESSAGE']._serialized_start=110
-  _globals['_STREAMACCESSLOGSMESSAGE']._serialized_end=307
-  _globals['_STREAMACCESSLOGSMESSAGE_HTTPACCESSLOGENTRIES']._serialized_start=224
-  _globals['_STREAMACCESSLOGSMESSAGE_HTTPACCESSLOGENTRIES']._serialized_end=307
-  _globals['_HTTPACCESSLOGENTRY']._serialized_start=310
-  _globals['_HTTPACCESSLOGENTRY']._serialized_end=522
-  _globals['_ACCESSLOGCOMMON']._serialized_start=525
-  _globals['_ACCESSLOGCOMMON']._serialized_end=757
-  _globals['_RESPONSEFLAGS']._serialized_start=760
-  _globals['_RESPONSEFLAGS']._serialized_end=1134
-  _globals['_HTTPREQUESTPROPERTIES']._serialized_start=1136
-  _globals['_HTTPREQUESTPROPERTIES']._serialized_end=1179
-  _globals['_HTTPRESPONSEPROPERTIES']._serialized_start=1182
-  _globals['_HTTPRESPONSEPROPERTIES']._serialized_end=1439
-  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_start=1385
-  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_end=1439
-  _globals['_METADATA']._serialized_start=1442
-  _globals['_METADATA']._serialized_end=1622
-  _globals['_METADATA_TYPEDFILTERMETADATAENTRY']._serialized_start=1542
-  _globals['_METADATA_TYPEDFILTERMETADATAENTRY']._serialized_end=1622
-  _globals['_ADDRESS']._serialized_start=1624
-  _globals['_ADDRESS']._serialized_end=1694
-  _globals['_SOCKETADDRESS']._serialized_start=1696
-  _globals['_SOCKETADDRESS']._serialized_end=1748
+  _globals['_STREAMACCESSLOGSMESSAGE']._serialized_start=142
+  _globals['_STREAMACCESSLOGSMESSAGE']._serialized_end=339
+  _globals['_STREAMACCESSLOGSMESSAGE_HTTPACCESSLOGENTRIES']._serialized_start=256
+  _globals['_STREAMACCESSLOGSMESSAGE_HTTPACCESSLOGENTRIES']._serialized_end=339
+  _globals['_HTTPACCESSLOGENTRY']._serialized_start=342
+  _globals['_HTTPACCESSLOGENTRY']._serialized_end=554
+  _globals['_ACCESSLOGCOMMON']._serialized_start=557
+  _globals['_ACCESSLOGCOMMON']._serialized_end=926
+  _globals['_RESPONSEFLAGS']._serialized_start=929
+  _globals['_RESPONSEFLAGS']._serialized_end=1336
+  _globals['_HTTPREQUESTPROPERTIES']._serialized_start=1338
+  _globals['_HTTPREQUESTPROPERTIES']._serialized_end=1381
+  _globals['_HTTPRESPONSEPROPERTIES']._serialized_start=1384
+  _globals['_HTTPRESPONSEPROPERTIES']._serialized_end=1641
+  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_start=1587
+  _globals['_HTTPRESPONSEPROPERTIES_RESPONSEHEADERSENTRY']._serialized_end=1641
+  _globals['_METADATA']._serialized_start=1644
+  _globals['_METADATA']._serialized_end=1824
+  _globals['_METADATA_TYPEDFILTERMETADATAENTRY']._serialized_start=1744
+  _globals['_METADATA_TYPEDFILTERMETADATAENTRY']._serialized_end=1824
+  _globals['_ADDRESS']._serialized_start=1826
+  _globals['_ADDRESS']._serialized_end=1896
+  _globals['_SOCKETADDRESS']._serialized_start=1898
+  _globals['_SOCKETADDRESS']._serialized_end=1950
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,7 @@
+import datetime
+
 from google.protobuf import any_pb2 as _any_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -30,19 +33,23 @@ class HTTPAccessLogEntry(_message.Message):
     def __init__(self, common_properties: _Optional[_Union[AccessLogCommon, _Mapping[str, _Any]]] = ..., request: _Optional[_Union[HTTPRequestProperties, _Mapping[str, _Any]]] = ..., response: _Optional[_Union[HTTPResponseProperties, _Mapping[str, _Any]]] = ...) -> None: ...
 
 class AccessLogCommon(_message.Message):
-    __slots__ = ("upstream_remote_address", "response_flags", "metadata", "upstream_request_attempt_count")
+    __slots__ = ("time_to_first_downstream_tx_byte", "time_to_last_downstream_tx_byte", "upstream_remote_address", "response_flags", "metadata", "upstream_request_attempt_count")
+    TIME_TO_FIRST_DOWNSTREAM_TX_BYTE_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_LAST_DOWNSTREAM_TX_BYTE_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REMOTE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FLAGS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REQUEST_ATTEMPT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    time_to_first_downstream_tx_byte: _duration_pb2.Duration
+    time_to_last_downstream_tx_byte: _duration_pb2.Duration
     upstream_remote_address: Address
     response_flags: ResponseFlags
     metadata: Metadata
     upstream_request_attempt_count: int
-    def __init__(self, upstream_remote_address: _Optional[_Union[Address, _Mapping[str, _Any]]] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping[str, _Any]]] = ..., metadata: _Optional[_Union[Metadata, _Mapping[str, _Any]]] = ..., upstream_request_attempt_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, time_to_first_downstream_tx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, _Any]]] = ..., time_to_last_downstream_tx_byte: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, _Any]]] = ..., upstream_remote_address: _Optional[_Union[Address, _Mapping[str, _Any]]] = ..., response_flags: _Optional[_Union[ResponseFlags, _Mapping[str, _Any]]] = ..., metadata: _Optional[_Union[Metadata, _Mapping[str, _Any]]] = ..., upstream_request_attempt_count: _Optional[int] = ...) -> None: ...
 
 class ResponseFlags(_message.Message):
-    __slots__ = ("upstream_request_timeout", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "downstream_connection_termination", "upstream_retry_limit_exceeded", "stream_idle_timeout", "upstream_max_stream_duration_reached", "duration_timeout", "upstream_protocol_error")
+    __slots__ = ("upstream_request_timeout", "upstream_remote_reset", "upstream_connection_failure", "upstream_connection_termination", "downstream_connection_termination", "upstream_retry_limit_exceeded", "stream_idle_timeout", "upstream_max_stream_duration_reached", "duration_timeout", "upstream_protocol_error", "downstream_remote_reset")
     UPSTREAM_REQUEST_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_REMOTE_RESET_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_CONNECTION_FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +60,7 @@ class ResponseFlags(_message.Message):
     UPSTREAM_MAX_STREAM_DURATION_REACHED_FIELD_NUMBER: _ClassVar[int]
     DURATION_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_PROTOCOL_ERROR_FIELD_NUMBER: _ClassVar[int]
+    DOWNSTREAM_REMOTE_RESET_FIELD_NUMBER: _ClassVar[int]
     upstream_request_timeout: bool
     upstream_remote_reset: bool
     upstream_connection_failure: bool
@@ -63,7 +71,8 @@ class ResponseFlags(_message.Message):
     upstream_max_stream_duration_reached: bool
     duration_timeout: bool
     upstream_protocol_error: bool
-    def __init__(self, upstream_request_timeout: _Optional[bool] = ..., upstream_remote_reset: _Optional[bool] = ..., upstream_connection_failure: _Optional[bool] = ..., upstream_connection_termination: _Optional[bool] = ..., downstream_connection_termination: _Optional[bool] = ..., upstream_retry_limit_exceeded: _Optional[bool] = ..., stream_idle_timeout: _Optional[bool] = ..., upstream_max_stream_duration_reached: _Optional[bool] = ..., duration_timeout: _Optional[bool] = ..., upstream_protocol_error: _Optional[bool] = ...) -> None: ...
+    downstream_remote_reset: bool
+    def __init__(self, upstream_request_timeout: _Optional[bool] = ..., upstream_remote_reset: _Optional[bool] = ..., upstream_connection_failure: _Optional[bool] = ..., upstream_connection_termination: _Optional[bool] = ..., downstream_connection_termination: _Optional[bool] = ..., upstream_retry_limit_exceeded: _Optional[bool] = ..., stream_idle_timeout: _Optional[bool] = ..., upstream_max_stream_duration_reached: _Optional[bool] = ..., duration_timeout: _Optional[bool] = ..., upstream_protocol_error: _Optional[bool] = ..., downstream_remote_reset: _Optional[bool] = ...) -> None: ...
 
 class HTTPRequestProperties(_message.Message):
     __slots__ = ("request_id",)

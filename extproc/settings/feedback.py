@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from extproc.quantities import Number, Size
 from extproc.settings.base import Settings
@@ -42,3 +42,9 @@ class FeedbackSettings(Settings):
         le=1,
         description="share of a replica's predicted cached tokens that must come true, or its predictions count less",
     )
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _unquoted(cls, value: object) -> object:
+        """YAML 1.1 reads the bare word off as false."""
+        return "off" if value is False else value

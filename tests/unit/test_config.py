@@ -36,6 +36,12 @@ def test_every_file_of_the_zoo_has_its_message() -> None:
     assert {path.name for path in ZOO.glob("*.yaml")} == set(FAULTS)
 
 
+@pytest.mark.parametrize("word", ["off", "false", "'off'"])
+def test_feedback_is_off_with_or_without_quotes(word: str) -> None:
+    """YAML 1.1 reads the bare word as false."""
+    assert parse(ONE_POOL + f"feedback: {{source: {word}}}\n", "here").feedback.source == "off"
+
+
 def test_several_faults_are_told_in_one_go() -> None:
     text = "envoy: {retries: 9, fallbak: random}\npools:\n  - replicas: [10.0.0.1]\n"
     with pytest.raises(ConfigError) as caught:

@@ -5,13 +5,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
+from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.outcome import Ended
 from extproc.core.steering import Steering
 from extproc.core.usage.record import Usage
 from extproc.io.endings import Endings
 from extproc.io.outcome_metrics import OutcomeMetrics
-from extproc.io.records import Records
+from extproc.io.records import Records, ending_of
 from tests.unit.messages import chat, request_body, request_headers
 from tests.unit.test_ending import mind, replica, trailers
 
@@ -46,6 +47,13 @@ class World:
     def counted(self, by: str, status: str) -> float | None:
         labels = {"pool": "p", "by": by, "status": status}
         return self.registry.get_sample_value("kvsteer_endings_total", labels)
+
+
+def chain_of(exchange: Exchange) -> list[int]:
+    """Hashes of its prompt. Take them before the end is settled: a record drops them."""
+    assert exchange.decision is not None
+    assert exchange.decision.prompt is not None
+    return list(exchange.decision.prompt.chains[0].hashes)
 
 
 def test_what_trailers_told_is_counted_at_once() -> None:
@@ -86,6 +94,77 @@ def test_an_entry_that_never_comes_leaves_the_end_unknown() -> None:
     assert world.counted("unknown", "unknown") == 1
 
 
+def test_a_prompt_that_reached_no_replica_is_not_believed_cached_and_its_entry_is_joined() -> None:
+    """The client left while the gateway decided: Envoy's entry has no upstream."""
+    world = World(replicas=1)
+    exchange = world.exchange()
+    pool, chain = world.steering.pools[0], chain_of(exchange)
+    assert pool.index.match(chain), "placed when it was decided"
+    world.endings.logged(Ended("", "id-1", None, None, True), 1.1)
+    assert not pool.index.match(chain)
+    assert world.counted("client", "unknown") == 1
+    assert (world.entries("joined"), world.entries("missing")) == (1, None)
+
+
+def test_what_envoy_itself_answered_before_any_replica_is_the_gateways_end() -> None:
+    world = World(replicas=1)
+    exchange = world.exchange()
+    chain = chain_of(exchange)
+    world.endings.logged(Ended("", "id-1", 503, None, False, code=503), 1.1)
+    assert not world.steering.pools[0].index.match(chain)
+    assert world.counted("gateway", "5xx") == 1
+
+
+def test_entries_of_refused_requests_are_known_and_told_to_no_other_of_their_id() -> None:
+    world = World()
+    waiting = world.exchange()
+    refused = Exchange(world.steering)
+    refused.receive(request_headers(x_request_id="id-1"), 1.0)
+    refused.end(1.0)
+    world.endings.ended(refused, 1.0)
+    world.endings.logged(Ended("", "id-1", 400, None, False, code=400), 1.1)
+    assert waiting.ending is not None
+    assert (waiting.ending.by, waiting.ending.status) == ("unknown", None)
+    assert (world.entries("known"), world.entries("ambiguous")) == (1, 1)
+
+
+def test_a_record_tells_an_end_that_is_open_from_one_that_nobody_told() -> None:
+    world = World()
+    exchange = world.exchange()
+    exchange.ending = exchange.ending or Ending()
+    before = ending_of(exchange.ending, 1.0)
+    world.endings.sweep(3.1)
+    after = ending_of(exchange.ending, 1.0)
+    assert before is not None
+    assert after is not None
+    assert (before["by"], after["by"]) == (None, "unknown")
+
+
+def test_an_end_that_nobody_told_is_unknown_in_its_record() -> None:
+    world = World()
+    exchange = world.exchange()
+    world.endings.sweep(3.1)
+    record = ending_of(exchange.ending, 1.0)
+    assert record is not None
+    assert record["by"] == "unknown"
+
+
+def test_a_stream_that_the_replica_broke_off_keeps_the_status_that_the_client_got() -> None:
+    world = World()
+    exchange = world.exchange()
+    world.endings.logged(Ended(replica(exchange), "id-1", None, None, False, 1, code=200), 1.1)
+    assert world.counted("upstream", "2xx") == 1
+    assert exchange.ending is not None
+    assert exchange.ending.usage is None
+
+
+def test_a_cut_that_nobody_is_known_to_have_made_is_unknown() -> None:
+    world = World()
+    exchange = world.exchange()
+    world.endings.logged(Ended(replica(exchange), "id-1", 200, None, False, 1, code=200, unsure=True), 1.1)
+    assert world.counted("unknown", "2xx") == 1
+
+
 def test_nobody_waits_for_a_log_that_is_off() -> None:
     world = World(logged=False)
     world.exchange()
@@ -110,7 +189,7 @@ def test_two_exchanges_of_one_id_are_finished_and_neither_is_told_anything() -> 
     world.endings.logged(entry, 1.2)
     assert len(world.endings) == 0
     assert world.counted("unknown", "unknown") == 3
-    assert all(exchange.ending is None for exchange in (one, two, three))
+    assert [x.ending.usage for x in (one, two, three) if x.ending is not None] == [None] * 3
     assert world.entries("ambiguous") == 3
 
 
@@ -134,7 +213,8 @@ def test_an_entry_of_an_earlier_exchange_is_not_taken_for_a_later_one_of_the_sam
     world.endings.logged(
         Ended(replica(first), "id-1", 200, None, False, 1, usage=Usage(9, 9, 9), verdict="complete"), 1.1
     )
-    assert second.ending is None
+    assert second.ending is not None
+    assert (second.ending.by, second.ending.usage) == ("unknown", None)
     assert world.entries("known") == 1
 
 

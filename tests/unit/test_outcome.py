@@ -25,7 +25,7 @@ def message(status: int = 200, host: str = "10.0.0.1", retry_after: str = "", **
 
 
 def test_an_answered_request() -> None:
-    assert list(read(message(200))) == [Ended("10.0.0.1:8000", "id-1", 200, None, False)]
+    assert list(read(message(200))) == [Ended("10.0.0.1:8000", "id-1", 200, None, False, code=200)]
 
 
 def test_an_ipv6_replica_has_brackets() -> None:
@@ -57,10 +57,58 @@ def test_a_client_that_left_says_nothing_of_the_replica() -> None:
     assert next(read(message(200, downstream_connection_termination=True))).by_client
 
 
-def test_a_request_that_reached_no_replica_is_left_out() -> None:
+def test_a_request_that_reached_no_replica_says_so_and_nothing_of_any_replica() -> None:
     made = pb.StreamAccessLogsMessage()
     made.http_logs.log_entry.add().response.response_code.value = 503
-    assert list(read(made.SerializeToString())) == []
+    ended = next(read(made.SerializeToString()))
+    assert (ended.replica, ended.code, ended.by_client, ended.silent) == ("", 503, False, True)
+
+
+def cut(status: int, details: str = "", *, began: bool = True, done: bool = False, **flags: bool) -> Ended:
+    """An entry with Envoy's times: of an answer that began, and that came to its end or not."""
+    made = pb.StreamAccessLogsMessage.FromString(message(status, **flags))
+    entry = made.http_logs.log_entry[0]
+    entry.response.response_code_details = details
+    if began:
+        entry.common_properties.time_to_first_downstream_tx_byte.nanos = 1
+    if done:
+        entry.common_properties.time_to_last_downstream_tx_byte.nanos = 2
+    return next(read(made.SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "flags"),
+    [
+        (200, "http2.remote_reset", {"downstream_remote_reset": True}),  # an error code but 0
+        (0, "http2.remote_reset", {"downstream_remote_reset": True}),  # before the headers
+        (200, "http2.remote_reset", {}),
+        (200, "downstream_remote_disconnect", {}),
+        (200, "via_upstream", {}),  # error code 0
+        (0, "", {}),  # error code 0 before the headers
+    ],
+)
+def test_an_http2_client_that_cancels_left_whatever_its_error_code(
+    status: int, details: str, flags: dict[str, bool]
+) -> None:
+    ended = cut(status, details, began=status != 0, **flags)
+    assert (ended.by_client, ended.unsure, ended.silent) == (True, False, True)
+
+
+def test_an_answer_whose_last_byte_was_sent_is_whole() -> None:
+    ended = cut(200, "via_upstream", done=True)
+    assert (ended.by_client, ended.unsure, ended.silent) == (False, False, False)
+
+
+def test_a_cut_for_a_reason_that_is_not_known_is_nobodys() -> None:
+    ended = cut(200, "something_new")
+    assert (ended.by_client, ended.unsure, ended.silent) == (False, True, True)
+
+
+def test_a_replica_that_breaks_off_is_not_excused_by_a_client_that_leaves_then() -> None:
+    ended = cut(
+        200, "upstream_reset_after_response_started", upstream_remote_reset=True, downstream_remote_reset=True
+    )
+    assert (ended.status, ended.code, ended.by_client, ended.silent) == (None, 200, False, False)
 
 
 @given(st.binary(max_size=300))

@@ -319,3 +319,21 @@ def test_memory_of_a_stream_is_bounded_by_the_rule(kind: str) -> None:
         response = exchange._response
         assert response is not None
         assert response.held <= 4096 + 512
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": -5, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 0}},
+        {"prompt_tokens": 100, "completion_tokens": -20},
+        {"prompt_tokens": 10**12, "completion_tokens": 20},
+        {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 500}},
+        {"prompt_tokens": "100", "completion_tokens": "20"},
+    ],
+)
+def test_usage_with_a_count_beyond_belief_is_garbled_and_teaches_nothing(usage: dict[str, object]) -> None:
+    """As of Envoy's records: one source must not believe what another does not."""
+    exchange = asked(Mode.BUFFERED)
+    begin(exchange)
+    piece(exchange, json.dumps({"choices": [{"finish_reason": "stop"}], "usage": usage}).encode(), end=True)
+    assert found(exchange) == ("complete", None, "garbled")

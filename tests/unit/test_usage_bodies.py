@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from extproc.core.usage import bodies
 from extproc.core.usage.bodies import BodyUsage
 from extproc.core.usage.record import Usage
 from extproc.core.usage.unpacking import Unpacking
+from extproc.errors import TooLarge
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "usage"
 SSE = "text/event-stream; charset=utf-8"
@@ -536,3 +538,32 @@ def test_what_was_told_before_the_encoding_broke_is_unknown() -> None:
 def test_gzip_cut_short_gives_json_nothing() -> None:
     packed = gzip.compress(json.dumps(_last(9, 2)).encode())
     assert _read(packed[:-12], JSON, content_encoding="gzip").usage is None
+
+
+@pytest.mark.parametrize("size", [64 * 1024, 10**9])
+def test_a_body_that_expands_without_measure_is_given_up_after_8_mib(size: int) -> None:
+    """60 MiB out of 60 KB, and again out of as many pieces: 8 MiB for each piece, and 16 times what came in all."""
+    packed = b"".join(gzip.compress(bytes(60 * 2**20), 6) for _ in range(2))
+    unpacking, given_out = Unpacking("gzip", bodies.DEFAULT_LIMIT), 0
+
+    pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
+
+    def unpack() -> None:
+        nonlocal given_out
+        for each in pieces:
+            for part in unpacking.feed(each):
+                given_out += len(part)
+
+    with pytest.raises(TooLarge):
+        unpack()
+    assert given_out <= 8 * 2**20 + (16 * len(packed) if len(pieces) > 1 else 0)
+    reader = _read(packed, JSON, size, content_encoding="gzip")
+    assert (reader.usage, reader.why) == (None, bodies.TOO_LARGE)
+
+
+def test_a_long_packed_stream_is_read_to_its_end() -> None:
+    """12 MB of events of random text: more than 8 MiB, and no more than 16 times what came."""
+    draw = random.Random(1)
+    events = [json.dumps(_chunk(draw.randbytes(1000).hex())) for _ in range(6000)]
+    packed = gzip.compress(_sse(*events, _last(9, 2)), 1)
+    assert _read(packed, SSE, 64 * 1024, content_encoding="gzip").usage == Usage(9, 2)

@@ -190,3 +190,7 @@ CONTENT: list[tuple[Any, bool]] = [
 @pytest.mark.parametrize(("event", "expected"), CONTENT)
 def test_which_events_show_that_a_prompt_is_done(event: Any, expected: bool) -> None:
     assert shapes.has_content(event) is expected
+
+
+def test_of_a_prompt_that_is_not_believed_no_cached_part_is_either() -> None:
+    assert checked(-5, 20, 0) == Usage(None, 20, None, odd=1)

@@ -60,6 +60,8 @@ def checked(tokens_in: object, tokens_out: object, cached: object, choices: int 
     )
     if got_in == 0:
         return Usage(None, got_out or None, got_cached or None, choices, odd)
+    if got_in is None and tokens_in is not None:
+        got_cached = None  # what is said of a part of it is no better
     if got_in is not None and got_cached is not None and got_cached > got_in:
         got_cached, odd = None, odd + 1
     return Usage(got_in, got_out, got_cached, choices, odd)

@@ -23,7 +23,7 @@ COMPLETE: Final = "complete"  # the only one that gives a usage
 ABSENT: Final = "absent"
 PARTIAL: Final = "partial"  # Envoy lost some of it: its counts may be stale
 FAILED: Final = "failed"  # Envoy saw a usage and could not read it
-GARBLED: Final = "garbled"  # not such a record, or one without a count
+GARBLED: Final = "garbled"  # not such a record, one without a count, or with one that is not to be believed
 
 _STATUS = {
     ext_proc_pb2.TokenUsage.COMPLETE: COMPLETE,
@@ -84,7 +84,14 @@ def in_any(type_url: str, value: bytes) -> Told:
             record.input_token_details.HasField("cached_tokens"), record.input_token_details.cached_tokens
         ),
     )
-    return Told(usage, COMPLETE) if usage.known else _GARBLED
+    return judged(usage) if usage.known else _GARBLED
+
+
+def judged(usage: Usage | None) -> Told:
+    """What was read to its end: nothing of it is taken when one of its counts is not to be believed."""
+    if usage is not None and usage.odd:
+        return _GARBLED
+    return Told(usage, COMPLETE) if usage is not None and usage.known else _ABSENT
 
 
 def _value(there: bool, wrapped: UInt64Value) -> int | None:
