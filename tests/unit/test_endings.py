@@ -106,6 +106,22 @@ def test_a_prompt_that_reached_no_replica_is_not_believed_cached_and_its_entry_i
     assert (world.entries("joined"), world.entries("missing")) == (1, None)
 
 
+def test_breakers_hear_of_no_entry_that_says_nothing_of_the_replica() -> None:
+    """Three failures in a row open one: these are none, nor successes between those that are."""
+    world = World(replicas=1)
+    (known,) = world.steering.pools[0].replicas
+    for number in range(3):
+        for mute in (
+            Ended("", f"a-{number}", None, None, False),
+            Ended(known.address, f"b-{number}", 200, None, False, 1, code=200, unsure=True),
+            Ended(known.address, f"c-{number}", 200, None, True, 1, code=200),
+        ):
+            world.steering.answered(mute, 1.0)
+            assert known.breaker.state == "closed"
+        world.steering.answered(Ended(known.address, f"d-{number}", None, None, False), 1.0)
+    assert known.breaker.state == "open"
+
+
 def test_what_envoy_itself_answered_before_any_replica_is_the_gateways_end() -> None:
     world = World(replicas=1)
     exchange = world.exchange()

@@ -66,7 +66,7 @@ def test_a_request_that_reached_no_replica_says_so_and_nothing_of_any_replica() 
 
 def cut(status: int, details: str = "", *, began: bool = True, done: bool = False, **flags: bool) -> Ended:
     """An entry with Envoy's times: of an answer that began, and that came to its end or not."""
-    made = pb.StreamAccessLogsMessage.FromString(message(status, **flags))
+    made = pb.StreamAccessLogsMessage.FromString(message(status, "10.0.0.1", "", **flags))
     entry = made.http_logs.log_entry[0]
     entry.response.response_code_details = details
     if began:
