@@ -109,6 +109,7 @@ class Lease:
         gateway_id: who asks; two processes of one id are told apart.
         ttl: seconds.
         clock: seconds, monotonic.
+        turns: taken for each call, where many leases share the client's connections.
 
     Attributes:
         name: as given.
@@ -127,6 +128,7 @@ class Lease:
         *,
         ttl: float = TTL,
         clock: Callable[[], float] = clock.monotonic,
+        turns: asyncio.Semaphore | None = None,
     ) -> None:
         self.name = name
         self.holder = ""
@@ -136,6 +138,7 @@ class Lease:
         self._me = f"{gateway_id}#{secrets.token_hex(4)}"
         self._ttl = ttl
         self._clock = clock
+        self._turns = turns or asyncio.Semaphore()
         self._until = -float("inf")
         self._was_held = False
         self._released = False
@@ -161,6 +164,10 @@ class Lease:
 
     async def attempt(self) -> float:
         """Ask for it once, or renew it; returns the seconds to the next attempt."""
+        async with self._turns:
+            return await self._ask()
+
+    async def _ask(self) -> float:
         every = self._ttl / _RENEWALS
         asked, willing = self._clock(), self.willing()
         args = (self._me, int(self._ttl * 1000), _TOKEN_TTL, int(willing), self.token)
@@ -186,7 +193,8 @@ class Lease:
         self._released = True
         self._until = -float("inf")
         with contextlib.suppress(RedisError, OSError, TimeoutError):  # else it ends by itself
-            await self._redis.eval(_GIVE_UP, 1, self._keys[0], self._me)
+            async with self._turns:
+                await self._redis.eval(_GIVE_UP, 1, self._keys[0], self._me)
         self._tell()
 
     async def run(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:

@@ -8,6 +8,10 @@ from extproc.io.lease import Lease
 from extproc.io.redis_client import make_client
 from extproc.io.tasks import Supervisor
 
+#: Calls of leases under way at once: fewer than a client has connections (io/redis_client.py), so that many pools'
+#: leases wait a moment where they would be refused.
+_AT_ONCE = 12
+
 
 class Leases:
     """Makes leases and keeps them.
@@ -22,11 +26,12 @@ class Leases:
         self._id = gateway_id
         self._redis = make_client(settings, "leases")
         self._leases: dict[str, Lease] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     def of(self, name: str) -> Lease:
         """The lease of a name: letters, digits, _ . - and : to part them. The same one each time."""
         if name not in self._leases:
-            self._leases[name] = Lease(self._redis, self._prefix, name, self._id)
+            self._leases[name] = Lease(self._redis, self._prefix, name, self._id, turns=self._turns)
         return self._leases[name]
 
     def start(self, tasks: Supervisor) -> None:

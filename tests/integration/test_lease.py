@@ -187,6 +187,16 @@ async def test_a_lease_whose_keys_are_of_another_type_says_so_after_three_failur
     await client.aclose()
 
 
+async def test_leases_of_more_pools_than_there_are_connections_are_all_held(
+    server: tuple[str, Child],
+) -> None:
+    leases = Leases(RedisSettings(url=server[0]), "gw-1")
+    made = [leases.of(f"collector:{number}") for number in range(40)]
+    await asyncio.gather(*(lease.attempt() for lease in made))
+    assert [lease.name for lease in made if not lease.held] == []
+    await leases.stop()
+
+
 async def test_who_never_held_can_write_nothing(server: tuple[str, Child]) -> None:
     client = make_client(RedisSettings(url=server[0]), "test")
     with pytest.raises(Fenced):
