@@ -116,6 +116,18 @@ def test_a_redis_that_comes_back_with_older_orders_ends_no_drain(stack: Stack) -
     assert kvsteer(stack, "undrain", target).returncode == 0
 
 
+@pytest.mark.parametrize("command", ["eval", "get"])
+def test_a_command_that_the_user_may_not_call_is_told_as_degraded(stack: Stack, command: str) -> None:
+    with redis.Redis.from_url(stack.redis_url) as client:
+        client.execute_command("ACL", "SETUSER", "default", f"-{command}")
+        try:
+            until(lambda: command.upper() in str(stack.admin("/healthz")["shared_why"]), 15, "it is named")
+            assert stack.admin("/healthz")["shared"] == "degraded"
+        finally:
+            client.execute_command("ACL", "SETUSER", "default", f"+{command}")
+    until(lambda: stack.admin("/healthz")["shared"] == "ok", 15, "it works again")
+
+
 def test_a_hang_up_changes_nothing_and_is_told_in_the_log(stack: Stack) -> None:
     gateway = stack.children["gateway-0"]
     for _ in range(2):
