@@ -58,10 +58,10 @@ def hurry(path: str) -> None:
     """Serve, with what has no setting kept for a fifteenth of its time."""
     from extproc.cli import main as kvsteer
     from extproc.core import reach
-    from extproc.io import journal, state_snapshot
+    from extproc.io import journal_stream, state_snapshot
 
     for module, names in (
-        (journal, ("_KEEP", "_KEEP_LEAST")),
+        (journal_stream, ("_KEEP", "_KEEP_LEAST")),
         (reach, ("MOST_BEHIND",)),
         (state_snapshot, ("_TTL", "_LEFTOVER_TTL")),
     ):

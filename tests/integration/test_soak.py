@@ -38,7 +38,7 @@ def client(tmp_path: Path) -> Iterator[redis.Redis]:
 @pytest.fixture(autouse=True)
 def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no setting is kept a fifteenth of its time."""
-    monkeypatch.setattr("extproc.io.journal._KEEP", 4.0)
+    monkeypatch.setattr("extproc.io.journal_stream._KEEP", 4.0)
     monkeypatch.setattr("extproc.io.state_snapshot._LEFTOVER_TTL", 1)
     monkeypatch.setattr("extproc.core.reach.MOST_BEHIND", 1000)
 

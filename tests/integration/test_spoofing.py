@@ -76,7 +76,9 @@ async def test_requests_without_a_body_are_steered(stack: Stack, path: str) -> N
         assert answer.headers["x-kvsteer-replica"] in stack.replicas
 
 
-def test_envoy_lets_the_gateway_change_every_header_that_it_changes(stack: Stack) -> None:
+async def test_envoy_lets_the_gateway_change_every_header_that_it_changes(stack: Stack) -> None:
+    async with aiohttp.ClientSession() as session:
+        await attempt(stack, session, HEADERS[0], f"127.0.0.1:{stack.envoy_admin}", True)
     with urllib.request.urlopen(
         f"http://127.0.0.1:{stack.envoy_admin}/stats?filter=ext_proc", timeout=5
     ) as told:

@@ -59,7 +59,7 @@ def test_check_says_whether_views_agree_and_where_not(fleet: Stack) -> None:
     until(lambda: fleet.admin("/state", 0)["shared"] == "degraded", 10, "redis is missed")
     until(lambda: "reached" in (fleet.admin("/readyz", 0)["shared_why"] or ""), 10, "it is said why")
     first = f"http://127.0.0.1:{fleet.gateway_ports[0][1]}"
-    assert kvsteer("drain", fleet.replicas[0], "--no-wait", "--admin", first).returncode == 0
+    assert kvsteer("drain", fleet.replicas[0], "--no-wait", "--admin", first).returncode == 4  # here alone
     differing = kvsteer("state", "--check", *admins(fleet))
     assert differing.returncode == 3
     assert f"{fleet.replicas[0]}: state: quiescing at gw-0" in differing.stdout

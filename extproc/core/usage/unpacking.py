@@ -19,7 +19,7 @@ _MOST_GROWTH = 16
 #: Bytes given of each piece fed, and of a response, beside `_MOST_GROWTH` times what came: short texts that repeat
 #: themselves shrink to less. It bounds the work: JSON that is all escapes is read at some 64 MB/s, and nothing else
 #: of the gateway goes on meanwhile.
-_FREE = 2 * 2**20
+_FREE = 4 * 2**20
 #: Most bytes given of one piece, whatever its size: 0.13 s of such work.
 _MOST_AT_ONCE = 8 * 2**20
 #: Most gzip members in one body.
