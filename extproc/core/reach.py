@@ -38,9 +38,12 @@ class Reach:
         self._newest: Position | None = None
         self._loaded: dict[str, Position] = {}
         self._needed: dict[str, Position] = {}
+        #: Whether what was read before may be followed by what was not, and no snapshot was loaded since.
+        self.lost = False
 
     def gap(self) -> None:
         """Entries may have gone unread, or the stream is another one: what was known reaches to no tail any more."""
+        self.lost = self.lost or self._since is not None
         self._since = self._newest = None
         self._loaded.clear()
         self._needed.clear()
@@ -57,6 +60,7 @@ class Reach:
 
     def loaded(self, pool: str, position: Position) -> None:
         """Everything up to a position is known, by a snapshot of others or because this one's own begins there."""
+        self.lost = False
         former = self._loaded.get(pool, position)
         self._loaded[pool] = position if self.is_beyond(former) else max(position, former)
 

@@ -64,10 +64,10 @@ class SnapshotDuty:
     def is_willing(self, pool: str) -> bool:
         """Whether this gateway should write a pool's snapshots: they lack nothing, as far as can be known.
 
-        One that knows of nothing while there is no snapshot may be the one that missed all: others go first.
+        While there is no snapshot whoever knows of something is, and who missed nothing that is known of.
         """
-        first_of_all = pool in self._absent and len(self._shared.pools[pool].index) > 0
-        return self._reach.is_whole(pool) or first_of_all or self._lacks_long(pool)
+        knows = len(self._shared.pools[pool].index) > 0 or not self._reach.lost
+        return self._reach.is_whole(pool) or (pool in self._absent and knows) or self._lacks_long(pool)
 
     def _lacks_long(self, pool: str) -> bool:
         return self._clock() - self._lacking_since[pool] > _PATIENCE
