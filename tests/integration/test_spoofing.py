@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from extproc.demo.stack import Stack
-from tests.integration.conftest import until
+from tests.integration.conftest import until, until_async
 
 HEADERS = [
     "x-gateway-destination-endpoint",
@@ -76,12 +76,17 @@ async def test_requests_without_a_body_are_steered(stack: Stack, path: str) -> N
         assert answer.headers["x-kvsteer-replica"] in stack.replicas
 
 
+def ext_proc_counts(stack: Stack) -> dict[str, str]:
+    url = f"http://127.0.0.1:{stack.envoy_admin}/stats?filter=ext_proc"
+    with urllib.request.urlopen(url, timeout=5) as told:
+        return dict(line.split(": ") for line in told.read().decode().splitlines())
+
+
 async def test_envoy_lets_the_gateway_change_every_header_that_it_changes(stack: Stack) -> None:
-    async with aiohttp.ClientSession() as session:
-        await attempt(stack, session, HEADERS[0], f"127.0.0.1:{stack.envoy_admin}", True)
-    with urllib.request.urlopen(
-        f"http://127.0.0.1:{stack.envoy_admin}/stats?filter=ext_proc", timeout=5
-    ) as told:
-        counts = dict(line.split(": ") for line in told.read().decode().splitlines())
-    assert counts["http.llm.ext_proc.rejected_header_mutations"] == "0", counts
-    assert int(counts["http.llm.ext_proc.stream_msgs_received"]) > 0
+    async def is_steered() -> bool:  # not before Envoy has found the gateway well
+        async with aiohttp.ClientSession() as session:
+            await attempt(stack, session, HEADERS[0], f"127.0.0.1:{stack.envoy_admin}", True)
+        return int(ext_proc_counts(stack)["http.llm.ext_proc.stream_msgs_received"]) > 0
+
+    await until_async(is_steered, 10, "a request is steered")
+    assert ext_proc_counts(stack)["http.llm.ext_proc.rejected_header_mutations"] == "0"
