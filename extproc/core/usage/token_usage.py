@@ -43,15 +43,6 @@ _ABSENT = Told(None, ABSENT)
 _GARBLED = Told(None, GARBLED)
 
 
-def in_request(data: bytes) -> Told:
-    """The record in a serialized ProcessingRequest. Never raises for what a peer sends."""
-    try:
-        message = ext_proc_pb2.ProcessingRequest.FromString(data)
-    except DecodeError:
-        return _GARBLED
-    return in_metadata(message.metadata_context)
-
-
 def in_log_entry(entry: access_log_pb2.HTTPAccessLogEntry) -> Told:
     """The record in one entry of the access log. Never raises for what a peer sends."""
     return in_metadata(entry.common_properties.metadata)
