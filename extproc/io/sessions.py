@@ -5,7 +5,7 @@ from typing import Protocol
 
 from extproc.core.exchange import DECIDED, Exchange
 from extproc.core.steering import Steering
-from extproc.io.transports import Answer
+from extproc.io.transports import Answer, Push
 
 
 class Watcher(Protocol):
@@ -27,13 +27,15 @@ class Watcher(Protocol):
 class ExchangeSession:
     """What a transport drives."""
 
-    __slots__ = ("_clock", "_exchange", "_settled", "_watcher")
+    __slots__ = ("_clock", "_exchange", "_push", "_settled", "_watcher", "held")
 
     def __init__(self, steering: Steering, watcher: Watcher, clock: Callable[[], float]) -> None:
         self._exchange = Exchange(steering)
         self._watcher = watcher
         self._clock = clock
         self._settled = False
+        self._push: Push | None = None
+        self.held = False  # whether the answer comes later
 
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """The answer, whether to close the stream, and whether the stream may end here without harm."""
@@ -49,6 +51,10 @@ class ExchangeSession:
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
         return answer, close, self._settled and not exchange.holding
+
+    def answer_by(self, push: Push) -> None:
+        """How the answer that is owed is to be given."""
+        self._push = push
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from extproc.io.transports import SessionFactory
+from extproc.io.transports import Answer, Session, SessionFactory
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
 
@@ -112,7 +112,7 @@ class GrpcioTransport:
         self._undecided.add(task)
         session = self._sessions()
         try:
-            await self._converse(session.receive, context, task)
+            await self._converse(session, context, task)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -121,12 +121,16 @@ class GrpcioTransport:
             self._undecided.discard(task)
             session.end()
 
-    async def _converse(
-        self, receive: Callable[[bytes], Any], context: Any, task: "asyncio.Task[Any]"
-    ) -> None:
-        while (data := await context.read()) is not grpc.aio.EOF:
+    async def _converse(self, session: Session, context: Any, task: "asyncio.Task[Any]") -> None:
+        receive = session.receive
+        reading: asyncio.Task[Any] | None = None
+        while (data := await (reading or context.read())) is not grpc.aio.EOF:
+            reading = None
             answer, close, settled = receive(data)
-            if isinstance(answer, tuple):
+            if not settled and session.held:
+                reading, settled = await _answered_later(session, answer, context), True
+                close = reading is None
+            elif isinstance(answer, tuple):
                 for part in answer:
                     await context.write(part)
             elif answer is not None:
@@ -163,3 +167,40 @@ class GrpcioTransport:
         write: Callable[[bytes], Awaitable[None]] = context.write
         async for answer in self._health.watch(request):
             await write(answer)
+
+
+async def _write(context: Any, answer: Answer) -> None:
+    if isinstance(answer, tuple):
+        for part in answer:
+            await context.write(part)
+    elif answer is not None:
+        await context.write(answer)
+
+
+async def _answered_later(session: Session, before: Answer, context: Any) -> "asyncio.Task[Any] | None":
+    """Send what goes before the answer that is owed, then that when it comes, in one task: a stream has one writer.
+
+    Returns:
+        The read that is under way; None when the stream is to end, or did.
+    """
+    owed: asyncio.Future[tuple[Answer, bool]] = asyncio.get_running_loop().create_future()
+
+    def push(answer: Answer, close: bool) -> None:
+        if not owed.done():
+            owed.set_result((answer, close))
+
+    session.answer_by(push)
+    reading = asyncio.ensure_future(context.read())
+    goes_on = False
+    try:
+        await _write(context, before)
+        await asyncio.wait((reading, owed), return_when=asyncio.FIRST_COMPLETED)
+        if owed.done() or reading.result() is not grpc.aio.EOF:
+            answer, close = await owed
+            await _write(context, answer)
+            goes_on = not close
+    finally:
+        if not goes_on:
+            owed.cancel()
+            reading.cancel()
+    return reading if goes_on else None
