@@ -1,0 +1,117 @@
+"""What all gateways share: who leased how much of a pool's budget, and how much of each rate is left.
+
+This is the rule in pure Python, for a gateway that is alone and for the simulator; io/budget_store.py does the same
+in one Lua call, so that what is leased never adds up to more than there is, whatever gateways ask for.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from extproc.core.admission.shares import Row
+from extproc.core.admission.tenants import Tenant
+
+#: Seconds after which a gateway that is not heard is taken for dead: what it leased is free again.
+TTL: Final = 3.0
+#: Seconds of a rate that may be had at once.
+BURST: Final = 5.0
+
+
+class Asked(NamedTuple):
+    """What a gateway asks for one tenant: its row, whose `hold` is what it is due, and tokens of the rate.
+
+    `rate` below 0 gives tokens back.
+    """
+
+    row: Row
+    rate: float = 0.0
+
+
+class Standing(NamedTuple):
+    """The answer. `holds`: leased now. `rates`: tokens of the rate just given. `rows`: what everybody last said."""
+
+    total: float
+    holds: dict[str, float]
+    rates: dict[str, float]
+    rows: dict[str, dict[str, Row]]
+
+
+def burst(tenant: Tenant) -> float:
+    """Most tokens of a tenant's rate that are there at once."""
+    return tenant.per_minute / 60.0 * BURST
+
+
+class Board:
+    """One pool's.
+
+    Args:
+        tenants: with their caps.
+        total: budget in tokens.
+        now: seconds.
+    """
+
+    def __init__(self, tenants: tuple[Tenant, ...], total: float, now: float) -> None:
+        self.total = total
+        self._tenants = tenants
+        self._rows: dict[str, dict[str, Row]] = {}
+        self._seen: dict[str, float] = {}
+        self._levels = {tenant.name: burst(tenant) for tenant in tenants}
+        self._refilled = now
+        self._changed = -math.inf
+
+    def trade(self, gateway: str, asked: Mapping[str, Asked], now: float) -> Standing:
+        """Say what is used and wanted, and get what may be spent."""
+        self._forget(now)
+        self._refill(now)
+        self._seen[gateway] = now
+        mine = self._rows[gateway] = {}
+        others = sum(row.hold for rows in self._rows.values() for row in rows.values())
+        holds: dict[str, float] = {}
+        rates: dict[str, float] = {}
+        left = self.total - others - sum(ask.row.used for ask in asked.values())
+        for tenant in self._tenants:
+            row, rate = asked.get(tenant.name, _NOTHING)
+            cap = tenant.in_flight - self._held(tenant.name)
+            holds[tenant.name] = hold = max(row.used, min(row.hold, row.used + max(left, 0.0), cap))
+            left -= hold - row.used
+            mine[tenant.name] = row._replace(hold=hold)
+            rates[tenant.name] = self._draw(tenant, rate)
+        return Standing(self.total, holds, rates, {name: dict(rows) for name, rows in self._rows.items()})
+
+    def propose(self, total: float, every: float, now: float) -> bool:
+        """Change the total, unless it was changed less than `every` seconds ago."""
+        if now - self._changed < every:
+            return False
+        self.total, self._changed = total, now
+        return True
+
+    def leave(self, gateway: str) -> None:
+        """A gateway stops: what it leased is free."""
+        self._rows.pop(gateway, None)
+        self._seen.pop(gateway, None)
+
+    def _held(self, tenant: str) -> float:
+        return sum(rows[tenant].hold for rows in self._rows.values() if tenant in rows)
+
+    def _forget(self, now: float) -> None:
+        for gateway in [gateway for gateway, seen in self._seen.items() if now - seen > TTL]:
+            self.leave(gateway)
+
+    def _refill(self, now: float) -> None:
+        passed = max(now - self._refilled, 0.0)
+        self._refilled = max(now, self._refilled)
+        for tenant in self._tenants:
+            more = tenant.per_minute / 60.0 * passed
+            if not math.isinf(tenant.per_minute):
+                self._levels[tenant.name] = min(self._levels[tenant.name] + more, burst(tenant))
+
+    def _draw(self, tenant: Tenant, wanted: float) -> float:
+        if math.isinf(tenant.per_minute):
+            return max(wanted, 0.0)
+        level = self._levels[tenant.name]
+        given = min(wanted, max(level, 0.0)) if wanted > 0 else 0.0
+        self._levels[tenant.name] = min(level - (given if wanted > 0 else wanted), burst(tenant))
+        return given
+
+
+_NOTHING = Asked(Row())

@@ -1,0 +1,224 @@
+"""What this gateway may spend of a pool's budget: leased ahead of need, reserved at the request, settled at its end.
+
+A request reserves its prompt and a bounded estimate of its output (A8). At its end the reservation is free again, and
+of the tenant's rate the difference to what it really used is given back or taken: an abandoned stream pays for what
+it used. Nothing here asks anybody: what is leased is renewed beside the requests (`asks`, `take`).
+
+While nobody can be asked, the gateway goes on with its fair part, 1/N, of the last known budget and rates, where N
+is how many gateways there were.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from extproc.core.admission.board import BURST, Asked, Standing
+from extproc.core.admission.shares import Row, grants
+from extproc.core.admission.tenants import Tenant
+
+#: Seconds of spending that a gateway keeps leased of a rate, and of room: several times the time between two trades.
+AHEAD: Final = 0.5
+#: Seconds without spending after which all but the least of a rate's lease is given back.
+IDLE: Final = 2.0
+#: Seconds over which spending is averaged.
+_SPAN: Final = 2.0
+
+# Why there is no room.
+POOL_FULL: Final = "pool_full"
+TENANT_SHARE: Final = "tenant_share"
+TENANT_IN_FLIGHT: Final = "tenant_in_flight"
+TENANT_RATE: Final = "tenant_rate"
+#: It never will be: a single request above the tenant's cap.
+TENANT_TOO_LARGE: Final = "tenant_too_large"
+
+
+class Waiting(NamedTuple):
+    """What waits of one tenant: tokens in all, tokens of the first, and seconds that one has waited."""
+
+    tokens: float = 0.0
+    need: float = 0.0
+    since: float = 0.0
+
+
+class Reserved(NamedTuple):
+    """What a request took."""
+
+    tenant: Tenant
+    tokens: float
+
+
+class Account:
+    """One tenant's side at this gateway, in tokens.
+
+    Attributes:
+        used: reserved and not settled.
+        hold: most that may be.
+        allowance: of the tenant's rate; below 0 after answers longer than expected.
+        admitted, settled: since the start: reserved, and what was really used of that.
+    """
+
+    __slots__ = ("_at", "_pace", "admitted", "allowance", "hold", "settled", "spent_at", "used")
+
+    def __init__(self, now: float) -> None:
+        self.used = self.hold = self.allowance = 0.0
+        self.admitted = self.settled = 0.0
+        self.spent_at = self._at = now
+        self._pace = 0.0
+
+    def spend(self, tokens: float, now: float) -> None:
+        """Reserve, of room and rate."""
+        self._pace = self.pace(now) + tokens / _SPAN
+        self._at = self.spent_at = now
+        self.used += tokens
+        self.allowance -= tokens
+        self.admitted += tokens
+
+    def pace(self, now: float) -> float:
+        """Tokens a second that were reserved lately: a mean that forgets within seconds."""
+        return self._pace * math.exp((self._at - now) / _SPAN)
+
+
+class Budget:
+    """One pool's, at one gateway.
+
+    Args:
+        me: this gateway, as it is known where leases are kept.
+        tenants: all of them.
+        total: budget of the pool over all gateways, tokens.
+        gateways: how many there are to share it, as far as known; at least 1.
+        now: seconds, monotonic.
+    """
+
+    def __init__(self, me: str, tenants: tuple[Tenant, ...], total: float, gateways: int, now: float) -> None:
+        self.me = me
+        self.tenants = tenants
+        self.total = total
+        self.gateways = max(gateways, 1)
+        self.accounts = {tenant.name: Account(now) for tenant in tenants}
+        self.heard: float | None = None
+        self._rows: dict[str, dict[str, Row]] = {}
+        self._reserved: dict[int, Reserved] = {}
+        self._alone_at = now
+        self.alone({}, now)
+
+    def __len__(self) -> int:
+        """Requests that reserved and did not settle."""
+        return len(self._reserved)
+
+    @property
+    def used(self) -> float:
+        """Tokens in flight here."""
+        return sum(account.used for account in self.accounts.values())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the gateway spends its fair part since nobody could be asked."""
+        return self.heard is None
+
+    def bounded(self, tokens: float) -> float:
+        """What a request reserves: a single one may take all of the budget, and never more than there is."""
+        return min(tokens, self.total)
+
+    def lacks(self, tenant: Tenant, tokens: float) -> str:
+        """Why a request can't go now; "" when it can."""
+        account = self.accounts[tenant.name]
+        if account.allowance < tokens and not math.isinf(tenant.per_minute):
+            return TENANT_RATE
+        if account.used + tokens <= account.hold:
+            return ""
+        if tokens > tenant.in_flight - account.used:
+            return TENANT_IN_FLIGHT
+        return POOL_FULL if self.used + tokens > self.total / self.gateways else TENANT_SHARE
+
+    def reserve(self, key: int, tenant: Tenant, tokens: float, now: float) -> None:
+        """Take what a request may use, whether there is room or not: ask `lacks` first."""
+        self.accounts[tenant.name].spend(tokens, now)
+        self._reserved[key] = Reserved(tenant, tokens)
+
+    def settle(self, key: int, actual: float | None) -> Reserved | None:
+        """A request is over: give back what it reserved, and settle its rate by what it used, where that is known.
+
+        None for an unknown key: a request settles once.
+        """
+        reserved = self._reserved.pop(key, None)
+        if reserved is None:
+            return None
+        account = self.accounts[reserved.tenant.name]
+        account.used -= reserved.tokens
+        used = reserved.tokens if actual is None else actual
+        account.settled += used
+        account.allowance += reserved.tokens - used
+        if not self._reserved:  # rounding leaves nothing
+            for each in self.accounts.values():
+                each.used = 0.0
+        return reserved
+
+    # -- leases ----------------------------------------------------------------------------------------
+
+    def asks(self, waiting: Mapping[str, Waiting], now: float) -> dict[str, Asked]:
+        """What to ask for each tenant at the next trade."""
+        rows = {tenant.name: self._row(tenant, waiting, now) for tenant in self.tenants}
+        due = grants(self.total, self.tenants, {**self._rows, self.me: rows}, self.me)
+        return {
+            tenant.name: Asked(
+                rows[tenant.name]._replace(hold=due[tenant.name]), self._rate(tenant, waiting, now)
+            )
+            for tenant in self.tenants
+        }
+
+    def take(self, standing: Standing, now: float) -> None:
+        """What was leased; the trade was asked for at `now`."""
+        self.total, self.heard = standing.total, now
+        self._alone_at = now
+        self._rows = standing.rows
+        self.gateways = max(len(standing.rows), 1)
+        for name, account in self.accounts.items():
+            account.hold = standing.holds.get(name, 0.0)
+            account.allowance += standing.rates.get(name, 0.0)
+
+    def alone(self, waiting: Mapping[str, Waiting], now: float) -> None:
+        """Nobody can be asked: go on with a fair part of what was last known. Call it at every trade that fails."""
+        self.heard = None
+        rows = {tenant.name: self._row(tenant, waiting, now) for tenant in self.tenants}
+        fair = [self._fair(tenant) for tenant in self.tenants]
+        due = grants(self.total / self.gateways, fair, {self.me: rows}, self.me)
+        passed, self._alone_at = max(now - self._alone_at, 0.0), now
+        for tenant in self.tenants:
+            account = self.accounts[tenant.name]
+            account.hold = due[tenant.name]
+            if not math.isinf(tenant.per_minute):
+                rate = tenant.per_minute / 60.0 / self.gateways
+                most = max(rate * BURST, account.allowance)
+                account.allowance = min(account.allowance + rate * min(passed, BURST), most)
+
+    def _fair(self, tenant: Tenant) -> Tenant:
+        """A tenant with this gateway's part of its hard cap."""
+        return replace(tenant, in_flight=tenant.in_flight / self.gateways)
+
+    def _row(self, tenant: Tenant, waiting: Mapping[str, Waiting], now: float) -> Row:
+        account, queued = self.accounts[tenant.name], waiting.get(tenant.name, _NOBODY)
+        want = account.used + queued.tokens + account.pace(now) * AHEAD
+        return Row(account.used, want, queued.need, queued.since, account.hold)
+
+    def _rate(self, tenant: Tenant, waiting: Mapping[str, Waiting], now: float) -> float:
+        """Tokens of the rate to ask for; below 0 to give back what an idle gateway has."""
+        if math.isinf(tenant.per_minute):
+            return 0.0
+        account, queued = self.accounts[tenant.name], waiting.get(tenant.name, _NOBODY)
+        least = self._least(tenant)
+        keep = max(least, account.pace(now) * AHEAD, queued.need)
+        if now - account.spent_at > IDLE and not queued.need and account.allowance > least:
+            given_back = account.allowance - least
+            account.allowance = least
+            return -given_back
+        return max(keep - account.allowance, 0.0)
+
+    def _least(self, tenant: Tenant) -> float:
+        """Tokens of a rate that a gateway always tries to have, so that a first request need not wait."""
+        if math.isinf(tenant.per_minute):
+            return 0.0
+        return tenant.per_minute / 60.0 * BURST / (2.0 * self.gateways)
+
+
+_NOBODY = Waiting()

@@ -1,0 +1,259 @@
+"""A pool's admission at one gateway: asks go in, answers come out, what ends is settled, what waits is let go."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from extproc.core.admission.answers import ALLOW, DEGRADE, QUEUE, REJECT, ROOM, Answer
+from extproc.core.admission.board import Asked, Standing
+from extproc.core.admission.budget import TENANT_RATE, TENANT_SHARE, TENANT_TOO_LARGE, Budget, Waiting
+from extproc.core.admission.queue import WAITED, Queue, QueueSettings, Ticket
+from extproc.core.admission.tenants import Degrade, Tenant, Tenants
+
+#: Share of the budget, above it, that requests at lower engine priority may take.
+_OVERFLOW: Final = 0.1
+#: Seconds in which a queue may let go of a whole budget: when much room comes at once it is filled evenly, as engines
+#: that get a crowd of prompts at one moment make all of them wait.
+_FILL: Final = 2.0
+
+
+class Ask(NamedTuple):
+    """A request. Tokens: its prompt's and its bounded output's. `deadline`: seconds it may wait, None for the usual.
+
+    `size`: bytes Envoy holds while it waits. `klass`: the class it asks for, None for its tenant's.
+    """
+
+    key: int
+    tenant: Tenant
+    tokens: float
+    size: int = 0
+    deadline: float | None = None
+    klass: int | None = None
+
+
+#: Asked to degrade to what is not in this pool, with the reason why there is no room here.
+Elsewhere = Callable[[Degrade, str], Answer | None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Since the start. Tokens of requests rejected, and (verdict, reason, tenant) -> requests."""
+
+    rejected_tokens: float = 0.0
+    answers: dict[tuple[str, str, str], int] = field(default_factory=dict)
+
+
+class Gate:
+    """One pool's.
+
+    Args:
+        pool: its name.
+        tenants: all of them.
+        settings: of the queue.
+        budget: of this pool at this gateway.
+        now: seconds, monotonic.
+        dry: count and say only; everything goes.
+        holds: whether requests can wait; else what would wait is refused with its predicted wait.
+    """
+
+    def __init__(
+        self,
+        pool: str,
+        tenants: Tenants,
+        settings: QueueSettings,
+        budget: Budget,
+        now: float,
+        *,
+        dry: bool = False,
+        holds: bool = True,
+    ) -> None:
+        self.pool = pool
+        self.budget = budget
+        self.queue = Queue(settings, tenants.all, now)
+        self.counts = Counts()
+        self.dry = dry
+        self.holds = holds
+        #: Whether anybody found no room since this was last cleared: what is leased should be renewed at once.
+        self.limited = False
+        #: Called when a request finds no room: renews leases at once where that takes no call to anybody.
+        self.renew: Callable[[Ask, float], None] = lambda _ask, _now: None
+        self._evenly = budget.total
+        self._evenly_at = now
+
+    def lacks(self, ask: Ask, now: float) -> str:
+        """Why a request has no room now; "" when it has, if need be by leasing more."""
+        tokens = self.budget.bounded(ask.tokens)
+        lack = self.budget.lacks(ask.tenant, tokens)
+        if lack:
+            self.renew(ask, now)
+            lack = self.budget.lacks(ask.tenant, tokens)
+        return lack
+
+    def ask(self, ask: Ask, now: float, elsewhere: Elsewhere = lambda _lesser, _lack: None) -> Answer:
+        """Decide on a request; what goes has reserved its tokens, what waits is in the queue.
+
+        Args:
+            ask: the request.
+            now: seconds, monotonic.
+            elsewhere: asked to degrade to another pool or model; None where there is no room either.
+        """
+        tokens = self.budget.bounded(ask.tokens)
+        lack = self.lacks(ask, now)
+        if not lack and not self.queue.waits(ask.tenant):
+            return self.goes(ask, ALLOW, ROOM, None, now)
+        self.limited = True
+        lack = lack or TENANT_SHARE
+        if ask.tokens > ask.tenant.in_flight:
+            return self._refuse(ask, TENANT_TOO_LARGE, math.inf, now)
+        for lesser in ask.tenant.degrade if lack != TENANT_RATE else ():  # a rate stays a rate
+            answer = (
+                self._lesser(ask, lesser, lack, now) if lesser.kind == "priority" else elsewhere(lesser, lack)
+            )
+            if answer is not None:
+                return answer
+        return self._wait(ask, tokens, lack, now)
+
+    def goes(self, ask: Ask, verdict: str, reason: str, lesser: Degrade | None, now: float) -> Answer:
+        """Let a request go and reserve its tokens, whether there is room or not."""
+        numbers = {} if verdict == ALLOW else self._numbers(ask, now)
+        self._reserve(ask, now)
+        return self.counted(
+            Answer(
+                verdict=verdict, reason=reason, tenant=ask.tenant.name, pool=self.pool, degrade=lesser,
+                numbers=numbers, dry=self.dry,
+            )
+        )  # fmt: skip
+
+    def counted(self, answer: Answer) -> Answer:
+        """Count an answer."""
+        label = (answer.verdict, answer.reason, answer.tenant)
+        self.counts.answers[label] = self.counts.answers.get(label, 0) + 1
+        if answer.verdict == REJECT:
+            self.counts.rejected_tokens += answer.numbers.get("tokens", 0.0)
+        return answer
+
+    def settle(self, key: int, actual: float | None) -> None:
+        """A request is over, whether it ran or waited: what it has is free; `actual` tokens where they are known."""
+        if self.queue.remove(key) is not None:
+            return
+        reserved = self.budget.settle(key, actual)
+        if reserved is not None and actual is not None:
+            self.queue.corrected(reserved.tenant, actual - reserved.tokens)
+
+    def released(self, now: float) -> list[Ticket]:
+        """Those that waited and go now, in order; their tokens are reserved."""
+        rate = self.budget.total / self.budget.gateways / _FILL
+        passed, self._evenly_at = max(now - self._evenly_at, 0.0), now
+        self._evenly = min(self._evenly + rate * passed, rate * _FILL)
+        gone: list[Ticket] = []
+        while self._evenly > 0 and len(self.queue):
+            ticket = self.queue.next(lambda tenant, tokens: not self.budget.lacks(tenant, tokens), now)
+            if ticket is None:
+                break
+            self.budget.reserve(ticket.key, ticket.tenant, ticket.tokens, now)
+            self._evenly -= ticket.tokens
+            gone.append(ticket)
+        return gone
+
+    def expired(self, now: float) -> list[tuple[Ticket, Answer]]:
+        """Those that waited as long as they may, and what they are answered."""
+        over = []
+        for ticket in self.queue.expired(now):
+            ask = Ask(ticket.key, ticket.tenant, ticket.tokens)
+            over.append((ticket, self._refusal(ask, WAITED, self._retry(ask, now), now)))
+        return over
+
+    # -- leases ----------------------------------------------------------------------------------------
+
+    def asks(self, now: float, new: Ask | None = None) -> dict[str, Asked]:
+        """What to ask for at the next trade; `new` just came and found no room."""
+        waiting = dict(self.queue.waiting(now))
+        if new is not None:
+            tokens = self.budget.bounded(new.tokens)
+            queued = waiting.get(new.tenant.name, Waiting(need=tokens))
+            waiting[new.tenant.name] = queued._replace(tokens=queued.tokens + tokens)
+        return self.budget.asks(waiting, now)
+
+    def take(self, standing: Standing, now: float) -> None:
+        """What was leased."""
+        self.budget.take(standing, now)
+
+    def alone(self, now: float) -> None:
+        """The trade failed."""
+        self.budget.alone(self.queue.waiting(now), now)
+
+    # -- answers ---------------------------------------------------------------------------------------
+
+    def _lesser(self, ask: Ask, lesser: Degrade, lack: str, now: float) -> Answer | None:
+        """A lower priority in the engine, where the overflow has room."""
+        most = self.budget.total / self.budget.gateways * (1.0 + _OVERFLOW)
+        if self.budget.used + self.budget.bounded(ask.tokens) > most:
+            return None
+        return self.goes(ask, DEGRADE, lack, lesser, now)
+
+    def _wait(self, ask: Ask, tokens: float, lack: str, now: float) -> Answer:
+        limit = self.queue.settings.wait
+        ticket = Ticket(
+            key=ask.key, tenant=ask.tenant, tokens=tokens, klass=ask.tenant.class_of(ask.klass), arrived=now,
+            until=now + (limit if ask.deadline is None else min(ask.deadline, limit)), size=ask.size,
+        )  # fmt: skip
+        refusal = self.queue.refusal(ticket, now)
+        predicted = self._retry(ask, now)
+        if refusal or not self.holds or self.dry:
+            verdict = REJECT if refusal or not self.holds else QUEUE
+            return self._refuse(ask, refusal or lack, predicted, now, verdict)
+        numbers = self._numbers(ask, now)
+        self.queue.put(ticket)
+        return self.counted(
+            Answer(
+                verdict=QUEUE, reason=lack, tenant=ask.tenant.name, pool=self.pool, retry_after=predicted,
+                numbers=numbers,
+            )
+        )  # fmt: skip
+
+    def _refuse(self, ask: Ask, reason: str, retry: float, now: float, verdict: str = REJECT) -> Answer:
+        answer = self._refusal(ask, reason, retry, now, verdict)
+        if self.dry:  # it goes all the same, and counts
+            self._reserve(ask, now)
+        return answer
+
+    def _reserve(self, ask: Ask, now: float) -> None:
+        tokens = self.budget.bounded(ask.tokens)
+        self.budget.reserve(ask.key, ask.tenant, tokens, now)
+        self.queue.went(ask.tenant, tokens, now)
+
+    def _refusal(self, ask: Ask, reason: str, retry: float, now: float, verdict: str = REJECT) -> Answer:
+        return self.counted(
+            Answer(
+                verdict=verdict, reason=reason, tenant=ask.tenant.name, pool=self.pool, retry_after=retry,
+                numbers=self._numbers(ask, now), dry=self.dry,
+            )
+        )  # fmt: skip
+
+    def _retry(self, ask: Ask, now: float) -> float:
+        """Seconds after which such a request would go: by the queue's real speed, and by the rate's."""
+        wait = self.queue.predicted(ask.tenant, ask.tokens, now)
+        account = self.budget.accounts[ask.tenant.name]
+        if math.isinf(ask.tenant.per_minute):
+            return wait
+        rate = ask.tenant.per_minute / 60.0 / self.budget.gateways
+        by_rate = max(ask.tokens - account.allowance, 0.0) / rate if rate else math.inf
+        return by_rate if math.isinf(wait) else max(wait, by_rate)
+
+    def _numbers(self, ask: Ask, now: float) -> Mapping[str, float]:
+        account = self.budget.accounts[ask.tenant.name]
+        return {
+            "tokens": ask.tokens,
+            "tenant_used": account.used,
+            "tenant_leased": account.hold,
+            "per_minute": ask.tenant.per_minute,
+            "rate_left": account.allowance,
+            "pool_used_here": self.budget.used,
+            "pool_total": self.budget.total,
+            "gateways": float(self.budget.gateways),
+            "alone": float(self.budget.is_alone),
+            "waiting": float(len(self.queue)),
+            "waiting_tokens": self.queue.tokens,
+            "speed": self.queue.speed.at(now),
+        }

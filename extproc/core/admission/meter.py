@@ -1,0 +1,102 @@
+"""What a pool carries, and what it can bear, in runtime tokens (A2): KV held, generated, prefill still waiting.
+
+Carried: what the books say of requests in flight (exact at once, their whole expected output included), or what the
+engine's last sample says is held and the prompts that wait, whichever is more: other senders' requests count too.
+
+Borne: the knee (C8), tokens at which queueing starts, given or learned for each replica. It begins at what the KV
+cache may hold. While prompts queue there (the engine says so, or the work ahead is more than `QUEUEING` seconds) the
+knee moves towards what is carried, a fifth of the way at each look; a replica that carries more than its knee and
+does not queue proves that it can.
+"""
+
+from typing import Final, NamedTuple
+
+from extproc.core.fleet import Replica
+from extproc.core.pool import Pool
+
+#: Seconds of prompt work ahead from which a replica queues: longer than one large prompt takes, so that this one is
+#: no queue by itself.
+QUEUEING: Final = 1.0
+#: How far a knee moves at a look at which its replica queues.
+_STEP: Final = 0.2
+#: Least share of the KV cache that a knee is: a burst must not make a replica look as if it could bear nothing.
+_LEAST: Final = 0.02
+
+
+class Reading(NamedTuple):
+    """A pool at a moment. Tokens; `queueing` is the share of replicas where prompts queue, 0..1.
+
+    `limit` is what KV caches may hold, the most a budget can ever be.
+    """
+
+    runtime: float
+    capacity: float
+    limit: float
+    queueing: float
+    replicas: int
+
+    @property
+    def pressure(self) -> float:
+        """Share of what can be borne that is carried; 1 where nothing can be borne."""
+        return self.runtime / self.capacity if self.capacity > 0 else 1.0
+
+
+def runtime(replica: Replica) -> float:
+    """Tokens that a replica carries."""
+    sample, books = replica.sample, replica.books
+    told = 0.0
+    if sample is not None and sample.kv_used is not None:
+        told = sample.kv_used * replica.kv_tokens + books.pending
+    return max(float(books.tokens), told)
+
+
+class Meter:
+    """One pool's.
+
+    Args:
+        pool: its replicas are looked at.
+        given: tokens each replica can bear; 0 to learn it.
+    """
+
+    def __init__(self, pool: Pool, given: float = 0.0) -> None:
+        self._pool = pool
+        self._given = given
+        self._knees: dict[Replica, float] = {}
+
+    def look(self, now: float) -> Reading:
+        """Read every replica that may be chosen, and learn. Call it about once a second."""
+        carried = borne = limit = 0.0
+        queues = 0
+        replicas = [replica for replica in self._pool.replicas if not replica.excluded(now)]
+        knees = {replica: self._knees.get(replica, _most(replica)) for replica in replicas}
+        for replica in replicas:
+            load = runtime(replica)
+            queueing = _queues(replica, now)
+            knees[replica] = _learned(knees[replica], load, _most(replica), queueing)
+            carried += load
+            borne += self._given or knees[replica]
+            limit += _most(replica)
+            queues += queueing
+        self._knees = knees
+        return Reading(carried, borne, limit, queues / len(replicas) if replicas else 0.0, len(replicas))
+
+    def knee(self, replica: Replica) -> float:
+        """Tokens a replica is believed to bear."""
+        return self._given or self._knees.get(replica, _most(replica))
+
+
+def _most(replica: Replica) -> float:
+    return replica.kv_tokens * replica.traits.kv_ceiling
+
+
+def _queues(replica: Replica, now: float) -> bool:
+    waiting = replica.sample.waiting if replica.sample is not None else None
+    return bool(waiting) or replica.books.backlog(now, replica.prefill_speed) > QUEUEING
+
+
+def _learned(knee: float, load: float, most: float, queueing: bool) -> float:
+    if queueing:
+        knee += (load - knee) * _STEP
+    elif load > knee:
+        knee = load
+    return min(max(knee, most * _LEAST), most)

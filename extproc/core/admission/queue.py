@@ -1,0 +1,235 @@
+"""Who waits at this gateway, in which order, and for how long.
+
+Order: priority class first, which improves by one for every `age` seconds waited, so that nobody starves; then the
+tenant that was served least for its part, by virtual token counters (VTC, Sheng et al., OSDI 2024): admitted tokens
+over the tenant's nominal part; a tenant that comes back is lifted to the least of those that wait, so that nobody
+saves up turns. Within a tenant long and short requests take turns the same way, by the share reserved for long ones.
+When it is a long one's turn and there is no room for it, the tenant's room is left to gather: short ones don't pass.
+
+Bounded in requests, tokens, bytes, and seconds. A client that leaves frees its place at once.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from extproc.core.admission.budget import Waiting
+from extproc.core.admission.tenants import CLASSES, Tenant
+
+# Why a request can't wait.
+QUEUE_FULL: Final = "queue_full"
+TENANT_QUEUE_FULL: Final = "tenant_queue_full"
+DEADLINE: Final = "deadline"
+#: Why it stopped waiting without being served.
+WAITED: Final = "waited_too_long"
+
+#: Seconds over which the speed of admission is averaged.
+_SPAN: Final = 10.0
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class QueueSettings:
+    """Bounds of one gateway's queue for a pool. `wait` and `age` in seconds, `size` in bytes of bodies.
+
+    `long`: tokens from which a request is a long one; `long_share`: share 0..1 of a tenant's turns kept for those.
+    """
+
+    requests: int = 1000
+    tokens: float = 50e6
+    size: int = 256 * 2**20
+    wait: float = 10.0
+    age: float = 5.0
+    long: float = 16_000.0
+    long_share: float = 0.25
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Ticket:
+    """One that waits. `until`: when it is answered with a refusal, seconds; `size`: bytes Envoy holds for it."""
+
+    key: int
+    tenant: Tenant
+    tokens: float
+    klass: int
+    arrived: float
+    until: float
+    size: int = 0
+
+
+class Speed:
+    """Tokens a second, averaged over the last seconds."""
+
+    __slots__ = ("_at", "_began", "_sum")
+
+    def __init__(self, now: float) -> None:
+        self._sum = 0.0
+        self._at = self._began = now
+
+    def add(self, tokens: float, now: float) -> None:
+        """So many were admitted."""
+        self._sum = self._sum * math.exp((self._at - now) / _SPAN) + tokens
+        self._at = now
+
+    def at(self, now: float) -> float:
+        """Tokens a second; the weights of a decayed sum add up to the span only once it ran that long."""
+        ran = max(now - self._began, 1.0)
+        return self._sum * math.exp((self._at - now) / _SPAN) / (_SPAN * (1 - math.exp(-ran / _SPAN)))
+
+
+class _Line:
+    """One tenant's tickets: by class, and short or long, in the order they came; with its counters."""
+
+    __slots__ = ("counter", "lanes", "part", "speed", "tokens", "turns")
+
+    def __init__(self, part: float, now: float) -> None:
+        self.part = part
+        self.counter = 0.0
+        self.turns = [0.0, 0.0]  # tokens admitted over their share: short, long
+        self.tokens = 0.0
+        self.lanes: list[list[dict[int, Ticket]]] = [[{}, {}] for _ in range(CLASSES)]
+        self.speed = Speed(now)
+
+    def __len__(self) -> int:
+        return sum(len(lane) for pair in self.lanes for lane in pair)
+
+    def all(self) -> Iterator[Ticket]:
+        for pair in self.lanes:
+            for lane in pair:
+                yield from lane.values()
+
+    def head(self, age: float, now: float) -> tuple[int, Ticket] | None:
+        """Its next, and that one's class, improved by waiting."""
+        heads = [
+            (ticket.klass - int((now - ticket.arrived) / age), self.turns[is_long], is_long, ticket)
+            for pair in self.lanes
+            for is_long, lane in enumerate(pair)
+            if (ticket := next(iter(lane.values()), None)) is not None
+        ]
+        if not heads:
+            return None
+        klass, _, _, ticket = min(heads, key=lambda head: head[:3])
+        return klass, ticket
+
+
+class Queue:
+    """One pool's, at one gateway.
+
+    Args:
+        tenants: all of them; their nominal parts are their guarantees, and by weight what is not guaranteed.
+        now: seconds, monotonic.
+    """
+
+    def __init__(self, settings: QueueSettings, tenants: tuple[Tenant, ...], now: float) -> None:
+        self.settings = settings
+        free = max(1.0 - sum(tenant.share for tenant in tenants), 0.0)
+        weights = sum(tenant.weight for tenant in tenants)
+        parts = {tenant.name: tenant.share + free * tenant.weight / weights for tenant in tenants}
+        self._lines = {name: _Line(max(part, 1e-6), now) for name, part in parts.items()}
+        self._tickets: dict[int, Ticket] = {}
+        self.tokens = 0.0
+        self.size = 0
+        self.speed = Speed(now)
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._tickets)
+
+    def waits(self, tenant: Tenant) -> bool:
+        """Whether a request of this tenant waits, so that a new one may not pass."""
+        return self._lines[tenant.name].tokens > 0
+
+    def predicted(self, tenant: Tenant, tokens: float, now: float) -> float:
+        """Seconds until a request that comes now would go: what is before it, at the speed its tenant goes.
+
+        A tenant that was not served lately is taken to get its part of what all get. Infinity before anything went.
+        """
+        line = self._lines[tenant.name]
+        speed = max(line.speed.at(now), line.part * self.speed.at(now))
+        return (line.tokens + tokens) / speed if speed > 0 else math.inf
+
+    def refusal(self, ticket: Ticket, now: float) -> str:
+        """Why a request can't wait; "" when it may."""
+        limits, line = self.settings, self._lines[ticket.tenant.name]
+        if len(line) >= ticket.tenant.waiting:
+            return TENANT_QUEUE_FULL
+        if (
+            len(self._tickets) >= limits.requests
+            or self.tokens + ticket.tokens > limits.tokens
+            or self.size + ticket.size > limits.size
+        ):
+            return QUEUE_FULL
+        predicted = self.predicted(ticket.tenant, ticket.tokens, now)
+        return DEADLINE if ticket.until - now < predicted < math.inf else ""
+
+    def put(self, ticket: Ticket) -> None:
+        """Let a request wait; ask `refusal` first."""
+        line = self._lines[ticket.tenant.name]
+        if not line.tokens:  # lift: the time it did not want anything is no credit
+            others = [other.counter for other in self._lines.values() if other.tokens]
+            line.counter = max(line.counter, min(others, default=line.counter))
+        is_long = ticket.tokens >= self.settings.long
+        if not any(pair[is_long] for pair in line.lanes):
+            line.turns[is_long] = max(line.turns) if any(line.turns) else 0.0
+        line.lanes[ticket.klass][is_long][ticket.key] = ticket
+        line.tokens += ticket.tokens
+        self._tickets[ticket.key] = ticket
+        self.tokens += ticket.tokens
+        self.size += ticket.size
+
+    def next(self, fits: Callable[[Tenant, float], bool], now: float) -> Ticket | None:
+        """Whose turn it is, of those tenants whose next has room; it leaves the queue. None when nobody's."""
+        turns = [
+            (head[0], line.counter, head[1])
+            for line in self._lines.values()
+            if line.tokens and (head := line.head(self.settings.age, now)) is not None
+        ]
+        for _, _, ticket in sorted(turns, key=lambda turn: turn[:2]):
+            if fits(ticket.tenant, ticket.tokens):
+                self.remove(ticket.key)
+                self.went(ticket.tenant, ticket.tokens, now)
+                return ticket
+        return None
+
+    def went(self, tenant: Tenant, tokens: float, now: float) -> None:
+        """A request of a tenant was admitted, out of the queue or past it: it counts in the tenant's turns."""
+        line = self._lines[tenant.name]
+        line.counter += tokens / line.part
+        is_long = tokens >= self.settings.long
+        share = self.settings.long_share if is_long else 1.0 - self.settings.long_share
+        line.turns[is_long] += tokens / max(share, 1e-6)
+        line.speed.add(tokens, now)
+        self.speed.add(tokens, now)
+
+    def corrected(self, tenant: Tenant, tokens: float) -> None:
+        """A request used so many tokens more than was expected (fewer below 0)."""
+        line = self._lines[tenant.name]
+        line.counter = max(line.counter + tokens / line.part, 0.0)
+
+    def remove(self, key: int) -> Ticket | None:
+        """A request leaves: its place is free. None for one that does not wait."""
+        ticket = self._tickets.pop(key, None)
+        if ticket is None:
+            return None
+        line = self._lines[ticket.tenant.name]
+        del line.lanes[ticket.klass][ticket.tokens >= self.settings.long][key]
+        self.size -= ticket.size
+        line.tokens = line.tokens - ticket.tokens if len(line) else 0.0  # rounding leaves nothing
+        self.tokens = self.tokens - ticket.tokens if self._tickets else 0.0
+        return ticket
+
+    def expired(self, now: float) -> list[Ticket]:
+        """Those whose time is over; they leave the queue."""
+        over = [ticket for ticket in self._tickets.values() if ticket.until <= now]
+        for ticket in over:
+            self.remove(ticket.key)
+        return over
+
+    def waiting(self, now: float) -> Mapping[str, Waiting]:
+        """What waits of each tenant."""
+        found = {}
+        for name, line in self._lines.items():
+            head = line.head(self.settings.age, now) if line.tokens else None
+            if head is not None:
+                found[name] = Waiting(line.tokens, head[1].tokens, now - head[1].arrived)
+        return found

@@ -1,0 +1,232 @@
+"""Leases on the board and what a gateway spends of them; values worked out by hand."""
+
+import math
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from extproc.core.admission.board import TTL, Asked, Board
+from extproc.core.admission.budget import (
+    POOL_FULL,
+    TENANT_IN_FLIGHT,
+    TENANT_RATE,
+    TENANT_SHARE,
+    Budget,
+    Waiting,
+)
+from extproc.core.admission.shares import Row
+from extproc.core.admission.tenants import Tenant
+
+A = Tenant(name="a", share=0.5)
+B = Tenant(name="b")
+#: 60,000 a minute are 1,000 a second; five seconds of it may be had at once.
+RATED = Tenant(name="a", per_minute=60_000)
+
+
+def trade(budget: Budget, board: Board, now: float, waiting: dict[str, Waiting] | None = None) -> None:
+    budget.take(board.trade(budget.me, budget.asks(waiting or {}, now), now), now)
+
+
+def asked(hold: float, used: float = 0.0, rate: float = 0.0) -> dict[str, Asked]:
+    return {"a": Asked(Row(used, hold, hold=hold), rate)}
+
+
+# -- the board ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_leased_never_adds_up_to_more_than_the_total() -> None:
+    board = Board((A, B), 1000, 0.0)
+    assert board.trade("one", asked(700), 0.0).holds["a"] == 700
+    assert board.trade("two", asked(700), 0.0).holds["a"] == 300
+
+
+def test_what_a_gateway_gives_back_the_next_one_gets() -> None:
+    board = Board((A, B), 1000, 0.0)
+    board.trade("one", asked(700), 0.0)
+    board.trade("one", asked(200), 0.1)
+    assert board.trade("two", asked(900), 0.2).holds["a"] == 800
+
+
+def test_what_runs_is_leased_whatever_there_is() -> None:
+    board = Board((A, B), 1000, 0.0)
+    board.trade("one", asked(1000), 0.0)
+    assert board.trade("two", asked(100, used=40), 0.0).holds["a"] == 40
+
+
+def test_a_cap_holds_over_all_gateways() -> None:
+    board = Board((Tenant(name="a", in_flight=300), B), 1000, 0.0)
+    board.trade("one", asked(250), 0.0)
+    assert board.trade("two", asked(250), 0.0).holds["a"] == 50
+
+
+def test_what_a_dead_gateway_leased_is_free_again() -> None:
+    board = Board((A, B), 1000, 0.0)
+    board.trade("one", asked(1000), 0.0)
+    assert board.trade("two", asked(600), TTL + 0.1).holds["a"] == 600
+
+
+def test_a_gateway_that_leaves_frees_its_leases_at_once() -> None:
+    board = Board((A, B), 1000, 0.0)
+    board.trade("one", asked(1000), 0.0)
+    board.leave("one")
+    assert board.trade("two", asked(600), 0.0).holds["a"] == 600
+
+
+def test_a_rate_gives_its_burst_at_once_and_then_its_speed() -> None:
+    board = Board((RATED,), 10**6, 0.0)
+    assert board.trade("one", asked(0, rate=9000), 0.0).rates["a"] == 5000
+    assert board.trade("two", asked(0, rate=9000), 0.5).rates["a"] == 500
+
+
+def test_tokens_of_a_rate_that_are_given_back_are_there_for_others() -> None:
+    board = Board((RATED,), 10**6, 0.0)
+    board.trade("one", asked(0, rate=5000), 0.0)
+    assert board.trade("one", asked(0, rate=-3000), 0.0).rates["a"] == 0
+    assert board.trade("two", asked(0, rate=9000), 0.0).rates["a"] == 3000
+
+
+def test_a_clock_that_runs_backwards_refills_nothing() -> None:
+    board = Board((RATED,), 10**6, 10.0)
+    board.trade("one", asked(0, rate=5000), 10.0)
+    assert board.trade("one", asked(0, rate=5000), 3.0).rates["a"] == 0
+
+
+def test_the_total_changes_once_in_a_while_whoever_proposes() -> None:
+    board = Board((A,), 1000, 0.0)
+    assert board.propose(900, every=20, now=0.0)
+    assert not board.propose(800, every=20, now=19.0)
+    assert board.propose(800, every=20, now=20.0)
+    assert board.total == 800
+
+
+# -- a gateway's budget ------------------------------------------------------------------------------------
+
+
+def test_a_request_takes_its_reservation_and_gives_it_back_once() -> None:
+    budget = Budget("one", (A, B), 1000, 1, 0.0)
+    budget.reserve(1, A, 300, 0.0)
+    assert budget.used == 300
+    assert budget.settle(1, None) is not None
+    assert budget.settle(1, None) is None
+    assert (budget.used, len(budget)) == (0, 0)
+
+
+def test_why_there_is_no_room_is_told_apart() -> None:
+    capped = Tenant(name="a", in_flight=400)
+    budget = Budget("one", (capped, B), 1000, 1, 0.0)
+    budget.accounts["a"].hold = budget.accounts["b"].hold = 400
+    budget.reserve(1, capped, 300, 0.0)
+    assert budget.lacks(capped, 100) == ""
+    assert budget.lacks(capped, 101) == TENANT_IN_FLIGHT
+    assert budget.lacks(B, 500) == TENANT_SHARE
+    assert budget.lacks(B, 701) == POOL_FULL
+
+
+def test_a_single_request_may_take_all_there_is_and_no_more() -> None:
+    assert Budget("one", (A,), 1000, 1, 0.0).bounded(5000) == 1000
+
+
+def test_an_abandoned_request_pays_its_rate_for_what_it_used() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    trade(budget, board, 0.0)
+    # A gateway alone keeps half of the burst: 5,000 / 2.
+    assert budget.accounts["a"].allowance == 2500
+    budget.reserve(1, RATED, 2000, 0.0)
+    assert budget.accounts["a"].allowance == 500
+    budget.settle(1, 600)
+    assert budget.accounts["a"].allowance == 1900
+    assert budget.accounts["a"].settled == 600
+
+
+def test_an_answer_longer_than_expected_leaves_the_rate_in_debt() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    trade(budget, board, 0.0)
+    budget.reserve(1, RATED, 2500, 0.0)
+    budget.settle(1, 4000)
+    assert budget.accounts["a"].allowance == -1500
+    assert budget.lacks(RATED, 1) == TENANT_RATE
+
+
+def test_an_idle_gateway_gives_its_rate_back_but_for_the_least() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    budget.accounts["a"].allowance = 4000
+    assert budget.asks({}, 1.0)["a"].rate == 0
+    assert budget.asks({}, 2.5)["a"].rate == 2500 - 4000
+    assert budget.accounts["a"].allowance == 2500
+    trade(budget, board, 2.5)
+
+
+def test_who_waits_for_a_rate_gathers_what_it_needs() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    waiting = {"a": Waiting(8000, 8000, 0.0)}
+    trade(budget, board, 0.0, waiting)
+    assert budget.accounts["a"].allowance == 5000
+    trade(budget, board, 3.0, waiting)
+    assert budget.accounts["a"].allowance == 8000
+
+
+def test_alone_a_gateway_spends_its_fair_part_of_what_was_last_known() -> None:
+    budget, board = Budget("one", (A, B), 1000, 1, 0.0), Board((A, B), 1000, 0.0)
+    board.trade("two", {}, 0.0)
+    trade(budget, board, 0.0)
+    budget.alone({"a": Waiting(9000, 100, 0.0)}, 1.0)
+    assert budget.is_alone
+    assert budget.gateways == 2
+    # Half of 1,000, all of which a wants and b does not.
+    assert budget.accounts["a"].hold == 500
+    assert budget.accounts["b"].hold == 0
+
+
+def test_alone_a_rate_goes_on_at_the_gateways_part() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    board.trade("two", {}, 0.0)
+    trade(budget, board, 0.0)
+    budget.accounts["a"].allowance = 0.0
+    budget.alone({}, 2.0)  # two seconds of 500 a second
+    assert budget.accounts["a"].allowance == 1000
+    budget.alone({}, 1002.0)  # never more than five seconds of it at once
+    assert budget.accounts["a"].allowance == 2500
+
+
+# -- several gateways in virtual time ----------------------------------------------------------------------
+
+CAPPED = Tenant(name="a", per_minute=60_000, in_flight=20_000)
+FREE = Tenant(name="b", share=0.3)
+
+
+def moments(seconds: float, every: float) -> Iterator[float]:
+    return (i * every for i in range(int(seconds / every)))
+
+
+@pytest.mark.parametrize("gateways", [1, 4])
+def test_no_cap_is_exceeded_and_no_token_is_made_over_many_gateways(gateways: int) -> None:
+    rng = Random(gateways)
+    tenants = (CAPPED, FREE)
+    board = Board(tenants, 50_000, 0.0)
+    budgets = [Budget(f"gw{i}", tenants, 50_000, gateways, 0.0) for i in range(gateways)]
+    ends: list[tuple[float, Budget, int, float]] = []
+    key, admitted = 0, 0.0
+    for now in moments(60.0, 0.02):
+        for at, budget, number, actual in [end for end in ends if end[0] <= now]:
+            budget.settle(number, actual)
+            ends.remove((at, budget, number, actual))
+        for budget in budgets:
+            if rng.random() < 0.2:
+                trade(budget, board, now)
+            for tenant in tenants:  # far more than either may have
+                tokens = rng.uniform(100, 1500)
+                if not budget.lacks(tenant, tokens):
+                    key += 1
+                    budget.reserve(key, tenant, tokens, now)
+                    ends.append((now + rng.uniform(0.1, 1.0), budget, key, tokens * rng.choice([0.5, 1.0])))
+        used = [sum(budget.accounts[t.name].used for budget in budgets) for t in tenants]
+        assert used[0] <= CAPPED.in_flight + 1e-6
+        assert sum(used) <= 50_000 + 1e-6
+    for _, budget, number, actual in ends:
+        budget.settle(number, actual)
+    admitted = sum(budget.accounts["a"].settled for budget in budgets)
+    assert all(budget.used == 0 and len(budget) == 0 for budget in budgets)
+    # A minute's tokens and the burst, give or take what is leased and not spent.
+    assert 0.85 * 60_000 < admitted <= 60_000 * 1.02 + 5000
+    assert not math.isinf(admitted)

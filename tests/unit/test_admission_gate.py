@@ -1,0 +1,244 @@
+"""What a pool's gate answers; values worked out by hand."""
+
+import math
+
+import orjson
+import pytest
+
+from extproc.core.admission.answers import (
+    ALLOW,
+    DEGRADE,
+    QUEUE,
+    REFUSALS,
+    REJECT,
+    Answer,
+    ratelimit_headers,
+    whole_seconds,
+)
+from extproc.core.admission.board import Board
+from extproc.core.admission.budget import Budget
+from extproc.core.admission.desk import Desk, tokens_of
+from extproc.core.admission.gate import Ask, Gate
+from extproc.core.admission.identity import Source, Told
+from extproc.core.admission.queue import QueueSettings
+from extproc.core.admission.rewrite import degraded
+from extproc.core.admission.tenants import Degrade, Tenant, Tenants
+from extproc.core.pool import Pool
+from extproc.core.prompt import Prompt
+
+A = Tenant(name="a", share=0.5, in_flight=5000)
+RATED = Tenant(name="r", per_minute=60_000)
+LESSER = Tenant(name="l", degrade=(Degrade("priority", "10"),))
+TENANTS = Tenants({"a": A, "r": RATED, "l": LESSER})
+
+
+def gate(tenants: Tenants = TENANTS, total: float = 1000, *, dry: bool = False, holds: bool = True) -> Gate:
+    budget = Budget("one", tenants.all, total, 1, 0.0)
+    made = Gate("pool", tenants, QueueSettings(wait=10.0), budget, 0.0, dry=dry, holds=holds)
+    board = Board(tenants.all, total, 0.0)
+
+    def renew(ask: Ask | None, now: float) -> None:
+        made.take(board.trade("one", made.asks(now, ask), now), now)
+
+    made.renew = renew
+    renew(None, 0.0)
+    return made
+
+
+def renew(it: Gate, now: float) -> None:
+    it.renew(Ask(0, it.budget.tenants[-1], 0), now)
+
+
+def test_who_finds_room_goes() -> None:
+    answer = gate().ask(Ask(1, A, 100), 0.0)
+    assert (answer.verdict, answer.reason, answer.tenant, answer.goes) == (ALLOW, "room", "a", True)
+
+
+def test_who_finds_none_waits_with_numbers_that_say_why() -> None:
+    it = gate()
+    it.ask(Ask(1, TENANTS.others, 900), 0.0)
+    answer = it.ask(Ask(2, TENANTS.others, 200), 0.5)
+    assert (answer.verdict, answer.reason, answer.goes) == (QUEUE, "pool_full", False)
+    assert answer.numbers["tokens"] == 200
+    assert answer.numbers["pool_used_here"] == 900
+    assert answer.numbers["pool_total"] == 1000
+
+
+def test_who_waits_goes_when_there_is_room_and_nobody_passes_it() -> None:
+    it = gate()
+    it.ask(Ask(1, TENANTS.others, 900), 0.0)
+    it.ask(Ask(2, TENANTS.others, 200), 0.1)
+    assert it.ask(Ask(3, TENANTS.others, 10), 0.2).verdict == QUEUE
+    assert it.released(0.3) == []
+    it.settle(1, None)
+    renew(it, 0.4)
+    assert [ticket.key for ticket in it.released(0.4)] == [2, 3]
+    assert it.budget.used == 210
+
+
+def test_a_client_that_leaves_while_it_waits_frees_its_place() -> None:
+    it = gate()
+    it.ask(Ask(1, TENANTS.others, 900), 0.0)
+    it.ask(Ask(2, TENANTS.others, 200), 0.1)
+    it.settle(2, None)
+    assert len(it.queue) == 0
+    assert it.budget.used == 900
+
+
+def test_who_waited_too_long_is_refused() -> None:
+    it = gate()
+    it.ask(Ask(1, TENANTS.others, 900), 0.0)
+    it.ask(Ask(2, TENANTS.others, 200, deadline=2.0), 0.0)
+    assert it.expired(1.9) == []
+    ((ticket, answer),) = it.expired(2.0)
+    assert (ticket.key, answer.verdict, answer.reason) == (2, REJECT, "waited_too_long")
+    assert answer.refusal.status == 503
+
+
+def test_a_request_above_its_tenants_cap_is_refused_for_its_quota() -> None:
+    answer = gate(total=10_000).ask(Ask(1, A, 6000), 0.0)
+    assert (answer.verdict, answer.reason) == (REJECT, "tenant_too_large")
+    assert (answer.refusal.status, answer.refusal.code) == (429, "insufficient_quota")
+
+
+def test_a_rate_that_is_used_up_says_when_there_is_more() -> None:
+    it = gate(total=100_000, holds=False)
+    assert it.ask(Ask(1, RATED, 2500), 0.0).verdict == ALLOW
+    assert it.ask(Ask(2, RATED, 2500), 0.0).verdict == ALLOW  # the rest of the burst, leased as it was needed
+    answer = it.ask(Ask(3, RATED, 3000), 0.0)
+    assert (answer.verdict, answer.reason) == (REJECT, "tenant_rate")
+    # 3,000 tokens at 1,000 a second; its speed so far is 5,000 in the first second's weights and says less.
+    assert answer.retry_after == pytest.approx(3.0)
+    assert (answer.refusal.status, answer.refusal.code) == (429, "rate_limit_exceeded")
+    assert ratelimit_headers(answer) == [
+        ("x-ratelimit-limit-tokens", "60000"),
+        ("x-ratelimit-remaining-tokens", "0"),
+        ("x-ratelimit-reset-tokens", "3s"),
+    ]
+
+
+def test_a_tenant_that_may_be_degraded_goes_at_a_lower_priority_within_the_overflow() -> None:
+    it = gate()
+    it.ask(Ask(1, LESSER, 990), 0.0)
+    answer = it.ask(Ask(2, LESSER, 100), 0.0)  # 1,090 of 1,100
+    assert (answer.verdict, answer.reason, answer.degrade) == (
+        DEGRADE,
+        "pool_full",
+        Degrade("priority", "10"),
+    )
+    assert it.ask(Ask(3, LESSER, 20), 0.0).verdict == QUEUE  # 1,110
+
+
+def test_a_dry_run_refuses_nobody_and_counts_what_it_would_have_done() -> None:
+    it = gate(dry=True)
+    for key in range(1, 5):
+        assert it.ask(Ask(key, TENANTS.others, 400), 0.0).goes
+    assert it.counts.answers == {("allow", "room", "others"): 2, ("queue", "pool_full", "others"): 2}
+    assert it.budget.used == 1600
+    assert len(it.queue) == 0
+
+
+def test_where_requests_cannot_wait_they_are_told_when_to_come_back() -> None:
+    it = gate(holds=False)
+    it.ask(Ask(1, TENANTS.others, 900), 0.0)
+    answer = it.ask(Ask(2, TENANTS.others, 200), 1.0)
+    assert (answer.verdict, answer.reason, answer.refusal.code) == (REJECT, "pool_full", "overloaded")
+    assert 0 < answer.retry_after < 60
+
+
+def test_a_queue_is_let_go_evenly_when_much_room_comes_at_once() -> None:
+    it = gate(Tenants({}), total=1000)
+    it.ask(Ask(1, it_others(it), 1000), 0.0)
+    for key in range(2, 42):
+        it.ask(Ask(key, it_others(it), 50), 0.0)
+    assert it.released(10.0) == []
+    it.settle(1, None)
+    renew(it, 10.0)
+    # A budget in two seconds: at first all that gathered, 1,000, which is 20 of them; no more than fit.
+    assert len(it.released(10.0)) == 20
+    for key in range(2, 22):
+        it.settle(key, None)
+    renew(it, 10.1)
+    # A tenth of a second later 50 more: one goes, and one that overdraws it.
+    assert len(it.released(10.1)) == 1
+    assert 0 < len(it.released(10.4)) <= 4
+
+
+def it_others(it: Gate) -> Tenant:
+    return it.budget.tenants[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.0, 1), (0.2, 1), (2.1, 3), (1e9, 60), (math.inf, 1), (math.nan, 1)]
+)
+def test_retry_after_is_in_whole_seconds_within_a_minute(seconds: float, told: int) -> None:
+    assert whole_seconds(seconds) == told
+
+
+def test_a_tenant_without_a_rate_gets_no_ratelimit_headers() -> None:
+    assert ratelimit_headers(Answer(verdict=REJECT, reason="pool_full", tenant="a")) == []
+
+
+def test_every_refusal_is_429_for_the_tenants_own_limits_and_503_for_the_fleets() -> None:
+    assert {reason for reason, refusal in REFUSALS.items() if refusal.status == 503} == {
+        "pool_full", "queue_full", "deadline", "waited_too_long",
+    }  # fmt: skip
+
+
+# -- bodies ------------------------------------------------------------------------------------------------
+
+
+def test_a_body_is_written_anew_with_its_priority_or_model() -> None:
+    body = b'{"model":"big","priority":0,"messages":[{"role":"user","content":"\xc3\xa4"}]}'
+    made = degraded(body, Degrade("priority", "10"))
+    assert made is not None
+    assert orjson.loads(made) == {**orjson.loads(body), "priority": 10}
+    made = degraded(body, Degrade("model", "small"))
+    assert made is not None
+    assert orjson.loads(made) == {**orjson.loads(body), "model": "small"}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1", b"\xff"])
+def test_what_is_no_object_stays_as_it_is(body: bytes) -> None:
+    assert degraded(body, Degrade("model", "small")) is None
+
+
+def test_another_pool_needs_no_other_body() -> None:
+    assert degraded(b"{}", Degrade("pool", "spare")) is None
+
+
+# -- the desk ----------------------------------------------------------------------------------------------
+
+
+def prompt(model: str = "big", size: int = 4000, most: int | None = 100) -> Prompt:
+    return Prompt(dialect="openai_chat", kind="generate", model=model, size=size, max_output=most)
+
+
+def test_a_request_reserves_its_prompt_and_its_bounded_output() -> None:
+    pool = Pool("pool")
+    # 4,000 bytes are 1,000 tokens at the starting ratio, plus what was learned of templates: nothing yet.
+    assert tokens_of(prompt(), pool) == pytest.approx(1100)
+    assert tokens_of(prompt(most=None), pool) == pytest.approx(1256)
+    assert tokens_of(None, pool) == 256
+
+
+def desk(*tenants: Tenant) -> Desk:
+    found = Tenants({tenant.name: tenant for tenant in tenants})
+    gates = {name: gate(found, total=2000) for name in ("pool", "spare")}
+    for name, each in gates.items():
+        each.pool = name
+    spare = Pool("spare", models=["small"])
+    return Desk(found, gates, {"small": spare}, Source())
+
+
+@pytest.mark.parametrize(("kind", "to"), [("pool", "spare"), ("model", "small")])
+def test_a_degraded_request_goes_to_another_pool_while_it_has_room(kind: str, to: str) -> None:
+    it, pool, told = desk(Tenant(name="a", degrade=(Degrade(kind, to),))), Pool("pool"), Told("a")
+    assert it.ask(1, prompt(), pool, told, 0.0).verdict == ALLOW
+    answer = it.ask(2, prompt(), pool, told, 0.0)
+    assert (answer.verdict, answer.pool) == (DEGRADE, "spare")
+    assert it.ask(3, prompt(), pool, told, 0.0).verdict == QUEUE  # that is full too
+    for key in (1, 2, 3, 3):
+        it.settle(key, None)
+    assert len(it) == 0
+    assert all(each.budget.used == 0 and len(each.queue) == 0 for each in it.gates.values())

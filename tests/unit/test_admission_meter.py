@@ -1,0 +1,140 @@
+"""Runtime tokens, the knee, and the total that follows them; values worked out by hand."""
+
+import math
+
+import pytest
+
+from extproc.core.admission.adapt import FLEET, RELAXED, TIGHTENED, AdaptSettings, Controller
+from extproc.core.admission.meter import Meter, Reading
+from extproc.core.fleet import Replica, Traits
+from extproc.core.pool import Pool
+from extproc.core.sample import Sample
+
+#: 100,000 tokens of KV, of which 97 % may be held.
+TRAITS = Traits(kv_tokens=100_000, prefill_speed=10_000, stale_after=math.inf)
+
+
+def pool_of(*addresses: str) -> Pool:
+    pool = Pool("pool", traits=TRAITS)
+    for address in addresses:
+        pool.join(address, 0.0)
+    return pool
+
+
+def send(pool: Pool, key: int, tokens: int, work: float, now: float) -> Replica:
+    replica = pool.replicas[0]
+    replica.books.send(key, work, tokens, now, replica.prefill_speed)
+    return replica
+
+
+def test_a_pool_carries_what_its_books_say_at_once() -> None:
+    pool = pool_of("10.0.0.1:80", "10.0.0.2:80")
+    send(pool, 1, 3000, 100, 0.0)
+    reading = Meter(pool).look(0.0)
+    assert (reading.runtime, reading.capacity, reading.replicas) == (3000, 194_000, 2)
+    assert reading.pressure == pytest.approx(3000 / 194_000)
+
+
+def test_requests_of_other_senders_count_as_engines_tell_them() -> None:
+    pool = pool_of("10.0.0.1:80")
+    send(pool, 1, 3000, 500, 0.0)
+    pool.observe("10.0.0.1:80", Sample(at=0.0, kv_used=0.5, running=1))
+    # Half of 100,000 held, and 500 of prompts that wait.
+    assert Meter(pool).look(0.0).runtime == pytest.approx(50_500)
+
+
+def test_a_replica_whose_prompts_queue_teaches_what_it_can_bear() -> None:
+    pool = pool_of("10.0.0.1:80")
+    meter = Meter(pool)
+    send(pool, 1, 47_000, 20_000, 0.0)  # two seconds of prompt work
+    reading = meter.look(0.0)
+    # From 97,000 a fifth of the way to 47,000.
+    assert reading.capacity == pytest.approx(87_000)
+    assert reading.queueing == 1
+    assert meter.look(0.0).capacity == pytest.approx(79_000)
+
+
+def test_a_replica_that_bears_more_without_queueing_has_proved_it() -> None:
+    pool = pool_of("10.0.0.1:80")
+    meter = Meter(pool)
+    send(pool, 1, 10_000, 20_000, 0.0)
+    for _ in range(20):
+        meter.look(0.0)
+    assert meter.knee(pool.replicas[0]) == pytest.approx(11_000, rel=0.01)
+    send(pool, 2, 30_000, 0, 10.0)
+    assert meter.look(10.0).capacity == 40_000
+
+
+def test_what_is_given_is_not_learned() -> None:
+    pool = pool_of("10.0.0.1:80")
+    send(pool, 1, 10_000, 20_000, 0.0)
+    assert Meter(pool, given=60_000).look(0.0).capacity == 60_000
+
+
+def test_a_pool_without_replicas_bears_nothing() -> None:
+    reading = Meter(pool_of()).look(0.0)
+    assert (reading.capacity, reading.pressure, reading.queueing) == (0, 1, 0)
+
+
+# -- the total ---------------------------------------------------------------------------------------------
+
+
+def reading(pressure: float, replicas: int = 1) -> Reading:
+    return Reading(pressure * 1000 * replicas, 1000 * replicas, 2000 * replicas, 0.0, replicas)
+
+
+def controller(**settings: float) -> Controller:
+    made = Controller(AdaptSettings(**settings), 0.0)
+    assert made.start(reading(0.5)) == 1000
+    return made
+
+
+def run(it: Controller, total: float, pressure: float, seconds: float, *, limited: bool = True) -> float:
+    for second in range(1, int(seconds) + 1):
+        change = it.look(total, reading(pressure), limited, float(second))
+        total = change.after if change else total
+    return total
+
+
+def test_above_80_percent_the_total_goes_down_one_step_in_20_seconds() -> None:
+    it = controller()
+    assert run(it, 1000, 0.9, 39) == 850
+    (change,) = it.changes
+    assert (change.at, change.before, change.after, change.cause) == (20, 1000, 850, TIGHTENED)
+    assert change.pressure == pytest.approx(0.9)
+
+
+def test_below_50_percent_it_goes_up_where_it_was_a_limit() -> None:
+    it = controller()
+    assert run(it, 1000, 0.4, 20) == pytest.approx(1150)
+    assert it.changes[0].cause == RELAXED
+    assert run(controller(), 1000, 0.4, 60, limited=False) == 1000
+
+
+@pytest.mark.parametrize("pressure", [0.51, 0.65, 0.79])
+def test_between_them_it_stays(pressure: float) -> None:
+    assert run(controller(), 1000, pressure, 200) == 1000
+
+
+def test_a_hard_cap_always_holds() -> None:
+    assert run(controller(cap=1200), 1000, 0.1, 200) == 1200
+    assert run(controller(), 1000, 0.1, 2000) == 2000  # what the KV caches may hold
+
+
+def test_it_never_goes_down_to_nothing() -> None:
+    assert run(controller(), 1000, 5.0, 4000) == 40
+
+
+def test_replicas_that_come_or_go_take_the_total_along_at_once() -> None:
+    it = controller()
+    change = it.look(1000, reading(0.6, replicas=2), False, 1.0)
+    assert change is not None
+    assert (change.after, change.cause) == (2000, FLEET)
+    change = it.look(2000, reading(0.6, replicas=1), False, 2.0)
+    assert change is not None
+    assert (change.after, change.cause) == (1000, FLEET)
+
+
+def test_a_fleet_that_is_out_of_sight_changes_nothing() -> None:
+    it = controller()
+    assert it.look(1000, Reading(0, 0, 0, 0, 0), True, 30.0) is None

@@ -1,0 +1,189 @@
+"""Who waits, in which order; values worked out by hand, and nobody starves in virtual time."""
+
+import math
+from random import Random
+
+import pytest
+
+from extproc.core.admission.budget import Waiting
+from extproc.core.admission.queue import (
+    DEADLINE,
+    QUEUE_FULL,
+    TENANT_QUEUE_FULL,
+    Queue,
+    QueueSettings,
+    Ticket,
+)
+from extproc.core.admission.tenants import Tenant
+
+A = Tenant(name="a", share=0.5)
+B = Tenant(name="b", share=0.3)
+C = Tenant(name="c")
+ALL = (A, B, C)
+
+
+def always(_tenant: Tenant, _tokens: float) -> bool:
+    return True
+
+
+def ticket(
+    key: int,
+    tenant: Tenant = A,
+    tokens: float = 100,
+    klass: int = 1,
+    at: float = 0.0,
+    until: float = 1e9,
+    size: int = 0,
+) -> Ticket:
+    return Ticket(key=key, tenant=tenant, tokens=tokens, klass=klass, arrived=at, until=until, size=size)
+
+
+def made(*tickets: Ticket, **settings: float) -> Queue:
+    queue = Queue(QueueSettings(**settings), ALL, 0.0)  # type: ignore[arg-type]
+    for each in tickets:
+        queue.put(each)
+    return queue
+
+
+def held(queue: Queue) -> tuple[int, float, int]:
+    return len(queue), queue.tokens, queue.size
+
+
+def order(queue: Queue, now: float = 0.0) -> list[int]:
+    gone = []
+    while (head := queue.next(always, now)) is not None:
+        gone.append(head.key)
+    return gone
+
+
+def test_one_tenant_goes_in_the_order_it_came() -> None:
+    assert order(made(ticket(1), ticket(2), ticket(3))) == [1, 2, 3]
+
+
+def test_a_better_class_goes_first() -> None:
+    assert order(made(ticket(1, klass=2), ticket(2, klass=0), ticket(3, klass=1))) == [2, 3, 1]
+
+
+def test_waiting_improves_the_class_so_that_nobody_starves() -> None:
+    queue = made(ticket(1, klass=2, at=0.0), ticket(2, B, klass=0, at=11.0), age=5.0)
+    # 11 seconds are two classes: it is of class 0 by now, as the other; b was served as little, a stands first.
+    assert order(queue, 11.0)[0] == 1
+
+
+def test_tenants_take_turns_by_their_parts() -> None:
+    # Parts: a 0.5 + 0.2/3, b 0.3 + 0.2/3, c 0.2/3. Of the first ten turns of equal requests a gets 6 and b 4 at most.
+    queue = made(*[ticket(i * 3 + n, tenant) for i in range(20) for n, tenant in enumerate(ALL)])
+    first = [key % 3 for key in order(queue)[:30]]
+    assert [first.count(n) for n in range(3)] == [17, 11, 2]
+
+
+def test_a_tenant_that_comes_back_has_not_saved_up_turns() -> None:
+    queue = made(*[ticket(i) for i in range(100)])
+    for _ in range(50):
+        queue.next(always, 0.0)
+    for i in range(100, 110):
+        queue.put(ticket(i, B))
+    # Lifted to a's counter, b gets its part from now on (0.37 to 0.57), not all turns until it caught up.
+    first = [queue.next(always, 0.0) for _ in range(10)]
+    assert 3 <= sum(head is not None and head.tenant is B for head in first) <= 5
+
+
+def test_the_whole_queue_of_a_tenant_waits_while_its_long_one_gathers_room() -> None:
+    queue = made(ticket(1, tokens=40_000), ticket(2, tokens=10), long=16_000.0)
+    queue.went(A, 100, 0.0)  # a short one went already, so that it is the long one's turn
+    assert queue.next(lambda _t, tokens: tokens <= 1000, 0.0) is None
+    head = queue.next(lambda _t, tokens: tokens <= 40_000, 0.0)
+    assert head is not None
+    assert head.key == 1
+
+
+def test_another_tenant_passes_one_that_has_no_room() -> None:
+    queue = made(ticket(1), ticket(2, B))
+    head = queue.next(lambda tenant, _n: tenant is B, 0.0)
+    assert head is not None
+    assert head.key == 2
+
+
+def test_long_requests_get_their_share_among_a_flood_of_short_ones() -> None:
+    rng = Random(5)
+    queue, key = made(long=16_000.0, long_share=0.25, age=1e9), 0
+    long = short = 0.0
+    waits = [0, 0]
+    for step in range(20_000):
+        while sum(waits) < 60 or min(waits) < 10:  # the flood never ends, and some long ones always wait
+            key += 1
+            is_long = waits[1] < 10
+            waits[is_long] += 1
+            queue.put(ticket(key, tokens=32_000 if is_long else rng.uniform(100, 900), at=float(step)))
+        head = queue.next(always, float(step))
+        assert head is not None
+        waits[head.tokens >= 16_000] -= 1
+        if head.tokens >= 16_000:
+            long += head.tokens
+        else:
+            short += head.tokens
+    assert long / (long + short) == pytest.approx(0.25, abs=0.01)
+
+
+def test_nobody_starves_however_many_of_a_better_class_come() -> None:
+    queue = made(ticket(0, C, klass=3), age=5.0)
+    for second in range(1, 60):
+        for i in range(10):
+            queue.put(ticket(second * 100 + i, A, klass=0, at=float(second)))
+        for _ in range(9):  # never all of them
+            head = queue.next(always, float(second))
+            assert head is not None
+            if head.key == 0:
+                # Class 3 becomes class -1 after 20 seconds: better than any that just came.
+                assert 15 <= second <= 21
+                return
+    pytest.fail("it waited for a minute")
+
+
+@pytest.mark.parametrize(
+    ("settings", "new", "why"),
+    [
+        ({"requests": 2}, ticket(9), QUEUE_FULL),
+        ({"tokens": 299}, ticket(9), QUEUE_FULL),
+        ({"size": 30}, ticket(9, size=31), QUEUE_FULL),
+        ({}, ticket(9, Tenant(name="a", waiting=2)), TENANT_QUEUE_FULL),
+        ({}, ticket(9), ""),
+    ],
+)
+def test_the_queue_is_bounded(settings: dict[str, float], new: Ticket, why: str) -> None:
+    assert made(ticket(1), ticket(2), **settings).refusal(new, 0.0) == why
+
+
+def test_one_that_would_wait_longer_than_it_may_is_refused_at_once() -> None:
+    queue = made(ticket(1, tokens=1000))
+    queue.went(A, 1000, 1.0)
+    # After one second the weights add up to 10 * (1 - e^-0.1) = 0.952 s, so a goes at 1,051 tokens a second.
+    assert queue.predicted(A, 100, 1.0) == pytest.approx(1100 / 1050.8, rel=1e-3)
+    assert queue.refusal(ticket(2, until=2.0), 1.0) == DEADLINE
+    assert queue.refusal(ticket(2, until=2.1), 1.0) == ""
+
+
+def test_before_anything_went_no_wait_is_predicted() -> None:
+    assert math.isinf(made().predicted(A, 100, 0.0))
+
+
+def test_a_client_that_leaves_frees_its_place_and_its_bytes() -> None:
+    queue = made(ticket(1, size=50), ticket(2, size=7))
+    assert queue.remove(1) is not None
+    assert queue.remove(1) is None
+    assert held(queue) == (1, 100, 7)
+    assert order(queue) == [2]
+    assert held(queue) == (0, 0.0, 0)
+
+
+def test_those_whose_time_is_over_leave() -> None:
+    queue = made(ticket(1, until=5.0), ticket(2, until=6.0))
+    assert [each.key for each in queue.expired(5.0)] == [1]
+    assert len(queue) == 1
+
+
+def test_what_waits_is_told_for_each_tenant() -> None:
+    told = made(ticket(1, at=1.0), ticket(2, tokens=50), ticket(3, B, tokens=9, at=2.0)).waiting(4.0)
+    assert told["a"] == Waiting(150, 100, 3.0)
+    assert told["b"] == Waiting(9, 9, 2.0)
+    assert "c" not in told
