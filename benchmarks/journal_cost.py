@@ -31,6 +31,8 @@ _SESSIONS = 300
 _FIRST, _ADDED, _TURNS = 10, 3, 7
 #: Share of turns that go to another replica than the one before.
 _MOVES = 0.1
+#: As `feedback.distrust` is by default.
+_DISTRUST = 0.5
 
 
 class Teller:
@@ -81,9 +83,9 @@ class Teller:
         return data, time.process_time() - began
 
 
-def fleet() -> Pool:
-    """A pool of equal replicas with large caches."""
-    pool = Pool("chat")
+def fleet(distrust: float | None = None) -> Pool:
+    """A pool of equal replicas with large caches; what they truly hold is watched where `distrust` is given."""
+    pool = Pool("chat", distrust=distrust)
     for number in range(_REPLICAS):
         pool.join(f"10.0.0.{number}:8000", 0.0)
         pool.index.set_capacity(pool.replicas[-1].slot, 2**34)
@@ -92,7 +94,7 @@ def fleet() -> Pool:
 
 def main() -> None:
     """Print the medians over batches, in us a placement."""
-    tellers, listener = [Teller(number) for number in range(_TELLERS)], Shared([fleet()], ("me", 99))
+    tellers, listener = [Teller(number) for number in range(_TELLERS)], Shared([fleet(_DISTRUST)], ("me", 99))
     told, read, applied, size = [], [], [], 0
     for step in range(_ROUNDS):
         now = step * 0.02

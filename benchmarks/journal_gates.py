@@ -30,6 +30,8 @@ from extproc.core.steering import Rules, Steering
 from extproc.io.sharing import Sharing
 
 REPLICAS = 16
+#: As `feedback.distrust` is by default: what others place is watched too.
+_DISTRUST = 0.5
 #: Shortest sleep of who makes the placements.
 _TICK = 0.002
 #: Hashes of a prompt: 8 KiB, and the one that tells when it was made.
@@ -48,7 +50,7 @@ class Gate:
 
     def __init__(self, url: str, name: str) -> None:
         now = time.monotonic()
-        pool = Pool("chat", now=now)
+        pool = Pool("chat", distrust=_DISTRUST, now=now)
         for number in range(REPLICAS):
             pool.join(f"10.0.0.{number}:8000", now)
         self.pool, self.steering = pool, Steering([pool], Rules(), random.Random(name))

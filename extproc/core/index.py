@@ -17,58 +17,23 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, repeat
 
+from extproc.core.lru import BITS, EPOCHS, Slot, take_out
 from extproc.core.prompt import Chain
+from extproc.core.runs import UNIT_SHIFT, first_mentions, runs_of, weights_of
 
-#: Bits of one slot in a packed value, and so epochs 1..15.
-_BITS = 4
-_EPOCHS = (1 << _BITS) - 1
 #: An epoch takes this share of the capacity: 8 epochs of new entries fill a cache and 15 exist, so the ring does not
 #: come round before the size bound has evicted. What is used again counts half, once an epoch: not at all, and
 #: sessions that come back with a little more each time would all be in one epoch, of which chance says what goes
 #: first; in full, and the ring would come round to what a cache with room still holds.
 _EPOCH_SHARE = 8
 #: Epochs a TTL is divided into; two fewer than exist: the current one and the one being filled next.
-_TTL_EPOCHS = _EPOCHS - 2
-#: Weights are kept in units of 64 bytes, rounded up, so that 16 bits reach to 4 MiB for one hash.
-_UNIT_SHIFT = 6
-_WEIGHT_MAX = 0xFFFF
+_TTL_EPOCHS = EPOCHS - 2
 #: Shared packed values and masks kept for reuse; when full they are dropped, which costs sharing, not truth.
 _SHARED = 16_384
 #: Stale mentions allowed in a slot's arrays before they are rebuilt: as many as live ones, and this many.
 _SLACK = 1024
-
-
-class _Slot:
-    """One replica's LRU: arrays of (hash, weight) by epoch. Weights, sizes, capacity: units of 64 bytes."""
-
-    __slots__ = (
-        "added",
-        "began",
-        "capacity",
-        "count",
-        "epoch",
-        "forgot",
-        "hashes",
-        "mine",
-        "size",
-        "stamp",
-        "weights",
-    )
-
-    def __init__(self, number: int, capacity: int, now: float) -> None:
-        self.capacity = capacity >> _UNIT_SHIFT
-        self.epoch = 1
-        self.mine = _EPOCHS << _BITS * number  # the slot's bits in a packed value
-        self.stamp = 1 << _BITS * number  # those of its epoch
-        self.began = [now] * (_EPOCHS + 1)  # when each epoch began
-        self.added = 0  # weight used in this epoch, what was held before counted half
-        self.size = 0  # weight held
-        self.count = 0  # hashes held
-        self.forgot = False  # whether older mentions may be of hashes that were taken back
-        self.hashes = [array("Q") for _ in range(_EPOCHS + 1)]
-        self.weights = [array("H") for _ in range(_EPOCHS + 1)]
 
 
 class PrefixIndex:
@@ -84,7 +49,7 @@ class PrefixIndex:
         self._epoch_span = ttl / _TTL_EPOCHS
         self._max_count = max_count
         self._held: dict[int, int] = {}
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, Slot] = {}
         self._free: list[int] = []
         self._shared: dict[int, int] = {}
         self._masks: dict[int, int] = {}
@@ -99,13 +64,13 @@ class PrefixIndex:
     def add_slot(self, capacity: int, now: float) -> int:
         """Open a slot for one replica's incarnation and return its number. `capacity` in bytes."""
         number = self._free.pop() if self._free else len(self._slots)
-        self._slots[number] = _Slot(number, capacity, now)
+        self._slots[number] = Slot(number, capacity, now)
         return number
 
     def set_capacity(self, number: int, capacity: int) -> None:
         """Change what a slot may hold, in bytes; a smaller one evicts at once."""
         slot = self._slots[number]
-        slot.capacity = capacity >> _UNIT_SHIFT
+        slot.capacity = capacity >> UNIT_SHIFT
         self._shrink(number, slot)
 
     def remove_slot(self, number: int) -> None:
@@ -113,13 +78,13 @@ class PrefixIndex:
         slot = self._slots.pop(number, None)
         if slot is None:
             return
-        for epoch in range(1, _EPOCHS + 1):
+        for epoch in range(1, EPOCHS + 1):
             self._drop(number, slot, epoch, slot.hashes[epoch], slot.weights[epoch])
         self._free.append(number)
 
     def size(self, number: int) -> int:
         """Bytes of prompt the slot is believed to hold, rounded up by at most 63 for each hash."""
-        return self._slots[number].size << _UNIT_SHIFT
+        return self._slots[number].size << UNIT_SHIFT
 
     def fill(self, number: int) -> float:
         """Share of its capacity that the slot is believed to hold, 0..1; beyond, what comes evicts."""
@@ -167,7 +132,7 @@ class PrefixIndex:
         """One bit (the lowest of its four) for every slot that holds the hash."""
         folded = packed | packed >> 2
         folded |= folded >> 1
-        ones = int("1" * ((packed.bit_length() + _BITS - 1) // _BITS), 16)
+        ones = int("1" * ((packed.bit_length() + BITS - 1) // BITS), 16)
         mask = folded & ones
         if len(self._masks) >= _SHARED:
             self._masks.clear()
@@ -182,42 +147,50 @@ class PrefixIndex:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def place(self, number: int, chain: Chain, now: float) -> None:
+    def place(self, number: int, chain: Chain, now: float) -> int:
         """Note that a slot holds, or is about to hold, every hash of the chain.
 
         Unknown slots are ignored, and so are chains that no cache of its size can hold.
+
+        Returns:
+            How many leading hashes the slot held before: what `match` would have said, without another walk.
         """
         slot = self._slots.get(number)
-        if slot is None or chain.ends[-1] >> _UNIT_SHIFT > slot.capacity:
-            return  # a prompt larger than the cache leaves nothing of itself, and must not evict all else
+        if slot is None or chain.ends[-1] >> UNIT_SHIFT > slot.capacity:
+            return 0  # a prompt larger than the cache leaves nothing of itself, and must not evict all else
         full = slot.added * _EPOCH_SHARE >= slot.capacity
         if full or now - slot.began[slot.epoch] > self._epoch_span:
             self._next_epoch(number, slot, now)
-        self._mark(slot, chain.hashes, chain.ends)
+        held = self._mark(slot, chain.hashes, chain.ends)
         if slot.size > slot.capacity or slot.count > self._max_count:
             self._shrink(number, slot)
+        return held
 
-    def _mark(self, slot: _Slot, hashes: list[int], ends: list[int]) -> None:
+    def _mark(self, slot: Slot, hashes: list[int], ends: list[int]) -> int:
         """Stamp every hash of a chain with the slot's epoch, in runs of hashes that have the same holders.
 
-        Runs that carry the stamp already are passed over: most of a session's prompt when it comes back.
+        Runs that carry the stamp already are passed over: most of a session's prompt when it comes back. Returns how
+        many leading hashes were held.
         """
         mine, stamp, epoch = slot.mine, slot.stamp, slot.epoch
-        runs = _runs(list(map(self._held.get, hashes)))
+        runs = runs_of(list(map(self._held.get, hashes)))
         # Mentions of one hash have one object as their holders, so two runs side by side share no hash.
         if len(runs) > 2 and len(set(hashes)) < len(hashes):
-            hashes, ends = _first_mentions(hashes, ends)
-            runs = _runs(list(map(self._held.get, hashes)))
+            hashes, ends = first_mentions(hashes, ends)
+            runs = runs_of(list(map(self._held.get, hashes)))
+        held, sizes = 0, None
         for start, stop, before in runs:
-            if (ours := before & mine) == stamp:
+            if (ours := before & mine) and start == held:
+                held = stop
+            if ours == stamp:
                 continue
-            run = hashes[start:stop]
-            marked = dict.fromkeys(run, self._share(before ^ ours | stamp))
+            run, packed = hashes[start:stop], before ^ ours | stamp
+            marked = dict.fromkeys(run, self._shared.get(packed) or self._share(packed))
             if len(marked) < len(run):
-                self._mark(slot, *_first_mentions(hashes, ends))
-                return
+                return self._mark(slot, *first_mentions(hashes, ends))
             self._held.update(marked)
-            weights = _weights(ends, start, stop)
+            sizes = sizes or weights_of(ends)
+            weights = sizes[start:stop]
             slot.hashes[epoch].fromlist(run)
             slot.weights[epoch].fromlist(weights)
             total = sum(weights)
@@ -225,6 +198,7 @@ class PrefixIndex:
             if not ours:
                 slot.size += total
                 slot.count += len(run)
+        return held
 
     def _share(self, packed: int) -> int:
         if len(self._shared) >= _SHARED:
@@ -236,19 +210,19 @@ class PrefixIndex:
         for number, slot in self._slots.items():
             if now - slot.began[slot.epoch] > self._epoch_span:
                 self._next_epoch(number, slot, now)
-            for step in range(1, _EPOCHS):
-                epoch = (slot.epoch + step - 1) % _EPOCHS + 1
+            for step in range(1, EPOCHS):
+                epoch = (slot.epoch + step - 1) % EPOCHS + 1
                 # An epoch's entries were last used before the next epoch began.
-                if now - slot.began[epoch % _EPOCHS + 1] < self._ttl:
+                if now - slot.began[epoch % EPOCHS + 1] < self._ttl:
                     break
                 self._drop_epoch(number, slot, epoch)
 
     def forget(self, number: int, hashes: Sequence[int]) -> None:
         """Take back single beliefs of one slot: it turned out not to hold these hashes."""
-        slot, mine = self._slots.get(number), _EPOCHS << (_BITS * number)
+        slot, mine = self._slots.get(number), EPOCHS << (BITS * number)
         if slot is None:
             return
-        shift = _BITS * number
+        shift = BITS * number
         found: dict[int, set[int]] = {}  # epoch -> hashes that were used in it last
         for key in hashes:
             epoch = (self._held.get(key, 0) & mine) >> shift
@@ -256,7 +230,7 @@ class PrefixIndex:
                 found.setdefault(epoch, set()).add(key)
         slot.forgot = slot.forgot or bool(found)
         for epoch, wanted in found.items():
-            self._drop(number, slot, epoch, *_take_out(slot.hashes[epoch], slot.weights[epoch], wanted))
+            self._drop(number, slot, epoch, *take_out(slot.hashes[epoch], slot.weights[epoch], wanted))
 
     # -- copies ----------------------------------------------------------------------------------------
 
@@ -266,14 +240,14 @@ class PrefixIndex:
         A hash used again since is mentioned twice; its first mention, the newest, counts.
         """
         slot, found = self._slots[number], []
-        for back in range(_EPOCHS - 1):
-            epoch = (slot.epoch - 1 - back) % _EPOCHS + 1
+        for back in range(EPOCHS - 1):
+            epoch = (slot.epoch - 1 - back) % EPOCHS + 1
             if slot.hashes[epoch]:
                 age = max(now - slot.began[epoch], 0.0)
                 found.append((back, age, *self._mentioned(slot, epoch)))
         return found
 
-    def _mentioned(self, slot: _Slot, epoch: int) -> tuple["array[int]", "array[int]"]:
+    def _mentioned(self, slot: Slot, epoch: int) -> tuple["array[int]", "array[int]"]:
         """A copy of an epoch's hashes and weights, without what was taken back since."""
         hashes, weights = slot.hashes[epoch], slot.weights[epoch]
         if not slot.forgot:
@@ -290,10 +264,10 @@ class PrefixIndex:
         Distinct hashes below 2**60 are the caller's to give.
         """
         slot = self._slots.get(number)
-        if slot is None or not 0 <= back < _EPOCHS - 1:
+        if slot is None or not 0 <= back < EPOCHS - 1:
             return 0
-        epoch = (slot.epoch - 1 - back) % _EPOCHS + 1
-        mine, stamp = _EPOCHS << _BITS * number, epoch << _BITS * number
+        epoch = (slot.epoch - 1 - back) % EPOCHS + 1
+        mine, stamp = EPOCHS << BITS * number, epoch << BITS * number
         found = list(map(self._held.get, hashes, repeat(0)))
         if any(found):
             new = [(k, w, p) for k, w, p in zip(hashes, weights, found, strict=True) if not p & mine]
@@ -314,18 +288,18 @@ class PrefixIndex:
 
     # -- eviction --------------------------------------------------------------------------------------
 
-    def _next_epoch(self, number: int, slot: _Slot, now: float) -> None:
-        slot.epoch = slot.epoch % _EPOCHS + 1
-        slot.stamp = slot.epoch << _BITS * number
+    def _next_epoch(self, number: int, slot: Slot, now: float) -> None:
+        slot.epoch = slot.epoch % EPOCHS + 1
+        slot.stamp = slot.epoch << BITS * number
         slot.began[slot.epoch], slot.added = now, 0
         self._drop_epoch(number, slot, slot.epoch)  # what still carries the coming number is the oldest
         if sum(map(len, slot.hashes)) > 2 * slot.count + _SLACK:
             self._compact(number, slot)
 
-    def _shrink(self, number: int, slot: _Slot) -> None:
+    def _shrink(self, number: int, slot: Slot) -> None:
         """Evict oldest entries until the slot is within its bounds; within an epoch, a chain's end first."""
-        for step in range(1, _EPOCHS + 1):
-            epoch = (slot.epoch + step - 1) % _EPOCHS + 1
+        for step in range(1, EPOCHS + 1):
+            epoch = (slot.epoch + step - 1) % EPOCHS + 1
             hashes, weights = slot.hashes[epoch], slot.weights[epoch]
             while hashes and (slot.size > slot.capacity or slot.count > self._max_count):
                 self._drop(number, slot, epoch, hashes[-256:], weights[-256:])
@@ -333,39 +307,39 @@ class PrefixIndex:
             if slot.size <= slot.capacity and slot.count <= self._max_count:
                 return
 
-    def _drop_epoch(self, number: int, slot: _Slot, epoch: int) -> None:
+    def _drop_epoch(self, number: int, slot: Slot, epoch: int) -> None:
         hashes, weights = slot.hashes[epoch], slot.weights[epoch]
         slot.hashes[epoch], slot.weights[epoch] = array("Q"), array("H")
         self._drop(number, slot, epoch, hashes, weights)
 
-    def _drop(
-        self, number: int, slot: _Slot, epoch: int, hashes: "array[int]", weights: "array[int]"
-    ) -> None:
-        held, shift = self._held, _BITS * number
-        mine, stamp = _EPOCHS << shift, epoch << shift
+    def _drop(self, number: int, slot: Slot, epoch: int, hashes: "array[int]", weights: "array[int]") -> None:
+        held, shift = self._held, BITS * number
+        mine, stamp = EPOCHS << shift, epoch << shift
         found = list(map(held.get, hashes, repeat(0)))
         if found.count(stamp) == len(found):  # held here alone and not used since: all go at once
             deque(map(held.pop, hashes), maxlen=0)
             slot.size -= sum(weights)
             slot.count -= len(found)
             return
-        before, is_ours, rest = -1, False, 0
+        # Few values stand for many hashes. What is not in here was used again since, or is gone.
+        rests = {packed: packed ^ stamp for packed in set(found) if packed & mine == stamp}
+        rests = {packed: self._share(rest) for packed, rest in rests.items()}
+        size = count = 0
         for key, weight, packed in zip(hashes, weights, found, strict=True):
-            if packed != before:  # neighbours mostly have the same holders
-                before, is_ours = packed, packed & mine == stamp
-                rest = self._share(packed & ~mine)
-            if is_ours:  # else it was used again since, or is gone
-                if rest:
+            if packed in rests:
+                if rest := rests[packed]:
                     held[key] = rest
                 else:
                     del held[key]
-                slot.size -= weight
-                slot.count -= 1
+                size += weight
+                count += 1
+        slot.size -= size
+        slot.count -= count
 
-    def _compact(self, number: int, slot: _Slot) -> None:
-        held, shift = self._held, _BITS * number
-        mine = _EPOCHS << shift
-        for epoch in range(1, _EPOCHS + 1):
+    def _compact(self, number: int, slot: Slot) -> None:
+        held, shift = self._held, BITS * number
+        mine = EPOCHS << shift
+        for epoch in range(1, EPOCHS + 1):
             stamp = epoch << shift
             hashes, weights = array("Q"), array("H")
             for key, weight in zip(slot.hashes[epoch], slot.weights[epoch], strict=True):
@@ -375,64 +349,8 @@ class PrefixIndex:
             slot.hashes[epoch], slot.weights[epoch] = hashes, weights
 
 
-def _runs(found: list[int | None]) -> list[tuple[int, int, int]]:
-    """Runs of the same packed value: where each begins, where it ends, and the value (0 for unknown).
-
-    Nearly every chain is one run or two, the second unknown; those are found without looking at each hash.
-    """
-    count, first = len(found), found[0]
-    if found.count(first) == count:
-        return [(0, count, first or 0)]
-    known = count
-    while found[known - 1] is None:
-        known -= 1
-    if first is not None and known < count and found[:known].count(first) == known:
-        return [(0, known, first), (known, count, 0)]
-    runs, start = [], 0
-    while start < count:
-        before, stop = found[start], start + 1
-        while stop < count and found[stop] is before:
-            stop += 1
-        runs.append((start, stop, before or 0))
-        start = stop
-    return runs
-
-
-def _take_out(
-    hashes: "array[int]", weights: "array[int]", wanted: set[int]
-) -> tuple["array[int]", "array[int]"]:
-    """Remove these hashes from an epoch, and return them with their weights.
-
-    From its end, since what is taken back was mostly believed a moment ago.
-    """
-    gone, their_weights, at = array("Q"), array("H"), len(hashes)
-    left = set(wanted)
-    while left and at:
-        at -= 1
-        if hashes[at] in left:
-            left.discard(hashes[at])
-            gone.append(hashes.pop(at))
-            their_weights.append(weights.pop(at))
-    return gone, their_weights
-
-
-def _weights(ends: list[int], start: int, stop: int) -> list[int]:
-    """Weights of hashes `start` to `stop` of a chain, in units."""
-    bounds = ends[start - 1 : stop] if start else [0, *ends[:stop]]
-    weights = [(end - begin + 63) >> _UNIT_SHIFT for begin, end in pairwise(bounds)]
-    return [min(weight, _WEIGHT_MAX) for weight in weights] if max(weights) > _WEIGHT_MAX else weights
-
-
-def _first_mentions(hashes: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
-    """No true chain repeats a hash; of one that does each hash counts where it comes first."""
-    sizes = [end - begin for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-    firsts = dict(zip(reversed(hashes), reversed(sizes), strict=True))
-    keys = list(dict.fromkeys(hashes))
-    return keys, list(accumulate(firsts[key] for key in keys))
-
-
 def _bits(mask: int) -> Iterable[int]:
     while mask:
         low = mask & -mask
-        yield low.bit_length() // _BITS
+        yield low.bit_length() // BITS
         mask ^= low

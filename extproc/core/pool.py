@@ -250,12 +250,16 @@ class Pool:
             self.leave(address)
         return gone
 
-    def place(self, replica: Replica, chains: Sequence[Chain], now: float) -> None:
-        """Prompts are on their way to a replica: from now on it is believed to hold them."""
-        for chain in chains:
-            self.index.place(replica.slot, chain, now)
+    def place(self, replica: Replica, chains: Sequence[Chain], now: float) -> list[int]:
+        """Prompts are on their way to a replica: from now on it is believed to hold them.
+
+        Returns:
+            For each chain how many leading hashes it was believed to hold before.
+        """
+        held = [self.index.place(replica.slot, chain, now) for chain in chains]
         if self.room is not None:
             self.room.placed(chains)
+        return held
 
     def tokens_per_byte(self, prompt: Prompt) -> float:
         """Tokens a byte of this prompt makes, what its template adds included, by what was learned of its model."""

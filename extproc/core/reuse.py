@@ -13,6 +13,7 @@ ones, right to within one of them.
 """
 
 import math
+from itertools import compress
 from typing import Final, NamedTuple
 
 from extproc.core.prompt import Chain
@@ -89,7 +90,7 @@ class Reuse:
         """The replica is given a prompt, of which it held the first `depth` hashes."""
         hashes, ends = chain
         known, last = self._points, len(hashes) - 1
-        passed = [place for place in range(last) if hashes[place] in known]
+        passed = list(compress(range(last), map(known.__contains__, hashes)))
         if 0 < depth <= last and hashes[depth - 1] not in known:
             known[hashes[depth - 1]] = _Point(_FORK)
             passed = sorted([*passed, depth - 1])

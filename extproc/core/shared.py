@@ -267,10 +267,11 @@ class Shared:
             gone = self.taken_back(engine, position)
             if gone:
                 read = [part for chain in read for part in _without(chain, gone)]
+        held = pool.place(replica, read, self._now)
         if pool.feedback is not None:
-            for chain in read:
-                pool.feedback.truth.heard(replica.slot, chain)
-        pool.place(replica, read, self._now)
+            heard = pool.feedback.truth.heard
+            for chain, depth in zip(read, held, strict=True):
+                heard(replica.slot, chain, depth)
 
     def _correct(self, batch: Batch, position: Position) -> None:
         for row in batch.forgotten:

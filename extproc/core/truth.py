@@ -209,14 +209,15 @@ class Truth:
             oldest = self._open.pop(next(iter(self._open)))
             oldest.slot.came(oldest)
 
-    def heard(self, slot: int, chain: Chain) -> None:
-        """Another gateway sent a prompt there, which is not yet placed in the index: what it uses is not unused.
+    def heard(self, slot: int, chain: Chain, held: int) -> None:
+        """Another gateway sent a prompt there: what it uses is not unused.
 
-        How it ends is not heard. Unknown slots are ignored.
+        `held`: how many of its leading hashes the index had there before. How it ends is not heard. Unknown slots are
+        ignored.
         """
         known = self._slots.get(slot)
         if known is not None:
-            known.belief.reuse.use(chain, self._index.match(chain.hashes).get(slot, 0))
+            known.belief.reuse.use(chain, held)
 
     def computed(self, key: int) -> None:
         """The first token was seen: the prompt is in the cache. Unknown keys are ignored."""

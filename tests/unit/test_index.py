@@ -153,6 +153,25 @@ def test_placing_a_longer_chain_again_adds_only_what_is_new() -> None:
     assert (index.size(0), index.size(1)) == (3 * 1024, 4 * 1024)
 
 
+def test_to_place_a_chain_tells_how_much_of_its_beginning_was_held() -> None:
+    index = index_of(10**6, 10**6)
+    assert index.place(0, chain(1, 2), 0.0) == 0
+    assert index.place(1, chain(1, 2, 3), 0.0) == 0, "what another replica holds is not held here"
+    assert index.place(0, chain(1, 2, 3, 4), 0.0) == 2
+    index.forget(0, [2])
+    assert index.place(0, chain(1, 2, 3, 4), 1.0) == 1, "3 and 4 are held, but not 2 before them"
+    assert index.place(0, chain(1, 2, 3, 4), 1.0) == 4
+    assert index.place(7, chain(1), 1.0) == 0, "an unknown slot holds nothing"
+
+
+def test_hashes_of_different_sizes_weigh_what_each_of_them_is() -> None:
+    index = index_of(10**6)
+    index.place(0, Chain([1, 2, 3], [100, 1124, 1125]), 0.0)
+    assert index.size(0) == 128 + 1024 + 64, "each is rounded up to 64 bytes"
+    index.place(0, Chain([1, 2, 9], [100, 1124, 2148]), 0.0)
+    assert index.size(0) == 128 + 1024 + 64 + 1024, "only the last is new"
+
+
 def test_unknown_slots_are_ignored() -> None:
     index = index_of(10**6)
     index.place(7, chain(1), 0.0)
@@ -195,7 +214,7 @@ def test_without_pressure_it_agrees_with_a_plain_model(seed: int, slots: int) ->
         slot = rng.choice(list(model.held))
         action = rng.random()
         if action < 0.7:
-            index.place(slot, chain(*hashes), float(step))
+            assert index.place(slot, chain(*hashes), float(step)) == model.match(hashes).get(slot, 0)
             model.held[slot].update(dict.fromkeys(hashes))
         elif action < 0.8:
             index.forget(slot, hashes)

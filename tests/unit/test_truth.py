@@ -530,7 +530,7 @@ def test_what_other_gateways_send_counts_as_given_to_a_replica() -> None:
     truth.expect(1, slot, mine, 0.25, 0.0)
     index.place(slot, mine, 0.0)
     truth.observe(1, 20_000, 0, 1.0)
-    truth.heard(slot, theirs)
-    truth.heard(99, theirs)
+    truth.heard(slot, theirs, 0)
+    truth.heard(99, theirs, 0)
     (*_, use) = truth._slots[slot].belief.reuse.look(mine, 2)
     assert use.distance == 100_000
