@@ -50,6 +50,11 @@ class Ending:
         self.unreached = self.over = False
         self.first_token: float | None = None
 
+    @property
+    def answered(self) -> bool:
+        """Whether an engine's answer, no error, came to its end."""
+        return self.by == COMPLETE and self.status is not None and self.status < 400
+
     def trailers(self, message: pb.ProcessingRequest) -> None:
         """The response ended cleanly. Never raises for what a peer sends."""
         self._attributes(message)

@@ -152,7 +152,8 @@ class Exchange:
         if self._response is not None and self.ending is not None:
             self._response.left(self.ending)
         self._steering.watched.pop(self._key, None)
-        self._steering.ledger.release(self._key, now)
+        answered = self.ending is not None and self.ending.answered
+        self._steering.ledger.release(self._key, now, answered=answered)
 
     def first_token(self, now: float) -> None:
         """The first piece of the answer was seen."""

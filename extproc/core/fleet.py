@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extproc.core.bias import Cold, empty_share
+from extproc.core.books import Books
 from extproc.core.breaker import CLOSED, HALF_OPEN, Breaker, BreakerSettings, verdict
 from extproc.core.headroom import Headroom, Parts, Weights, leaned
-from extproc.core.ledger import Books
 from extproc.core.lifecycle import (
     HEALTHY,
     MISSED,
@@ -22,7 +22,7 @@ from extproc.core.lifecycle import (
     WarmUp,
 )
 from extproc.core.outlook import Outlook
-from extproc.core.progress import Progress, tells
+from extproc.core.progress import Progress, begun, tells
 from extproc.core.sample import Sample
 from extproc.core.slow import Pace
 from extproc.core.speeds import Speeds, Stepped
@@ -218,6 +218,8 @@ class Replica:
         self._count_strangers(sample)
         if self.traits.counters and tells(sample):
             self._reconcile(sample)
+        else:
+            self._hold(sample)
         self.recount()
         self._failures, self.unheard = 0, ""
         before, self.fresh_until = self.fresh_until, sample.at + self.traits.stale_after
@@ -264,6 +266,16 @@ class Replica:
         found = self._progress.observe(sample, unknown, known, strangers)
         if found is not None:
             books.correct(unknown, found.done, found.part, sample.at)
+
+    def _hold(self, sample: Sample) -> None:
+        """Without such counters: within what its gauges prove."""
+        if self.books.awaits:
+            return
+        unknown = self.books.unknown()
+        doubling = self.traits.prefill_doubling
+        found = begun(sample, unknown, self.books.requests, self._strangers, doubling)
+        if found is not None:
+            self.books.hold(unknown, found.done, found.most, sample.at)
 
     def refresh(self, now: float) -> None:
         """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""

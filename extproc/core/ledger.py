@@ -1,281 +1,16 @@
 """What this gateway has sent and not yet seen finished: charged at the pick, released exactly once.
 
-Telemetry is late: an engine updates its gauges once a step, and a scrape is up to its interval old. These
-books are exact at once, so a decision reads them first and telemetry second.
-
-Books belong to one incarnation of a replica. An exchange that ends after the engine restarted releases into
-the old incarnation's books, which nobody reads any more.
+The charges of each replica are its books (core/books.py).
 """
 
-import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from extproc.core.progress import Known, Prompt, Tally
+from extproc.core.books import Books
 
 if TYPE_CHECKING:
     from extproc.core.decide import Decision
     from extproc.core.fleet import Replica
-
-
-#: A step of an engine: prompt tokens at most (vLLM's max_num_batched_tokens on large GPUs), and about the seconds
-#: that it takes at most, since answers stand still meanwhile.
-_STEP_WORK = 8192.0
-_STEP_SECONDS = 0.5
-#: Most prompts that became known as computed since counters were last asked; older ones are forgotten.
-_MOST_KNOWN = 4096
-
-
-class _Sent(NamedTuple):
-    """A prompt not known to be computed: when it was sent, its whole work, when the clock would call it done, and
-    whether its first token will be told."""
-
-    at: float
-    work: float
-    due: float
-    told: bool
-
-
-class Books:
-    """Work in flight on one incarnation of a replica. All amounts are tokens, all times seconds."""
-
-    __slots__ = (
-        "_blurred",
-        "_done_at",
-        "_drained_at",
-        "_known",
-        "_prefilling",
-        "_sent",
-        "_speed",
-        "_told",
-        "by_counters",
-        "by_first_tokens",
-        "floor",
-        "idle_at",
-        "pending",
-        "requests",
-        "tokens",
-    )
-
-    def __init__(self) -> None:
-        #: Exchanges sent and not ended.
-        self.requests = 0
-        #: Prompt tokens and expected output tokens of them together.
-        self.tokens = 0
-        #: Prompt work sent that is believed not yet done, in tokens at a prompt's start (core/cost.py).
-        self.pending = 0.0
-        #: When the clock alone has computed all of `pending`, at the speed of the last charge.
-        self.idle_at = -math.inf
-        #: Seconds of work that the clock alone can't bring down: what waits for another prompt's first token.
-        self.floor = 0.0
-        self._speed = 1.0
-        #: How far off the prediction was: of a prompt's first token, and of the backlog when counters came.
-        self.by_first_tokens = Tally()
-        self.by_counters = Tally()
-        self._prefilling: dict[int, float] = {}  # exchange -> work believed left, in the order of sending
-        self._told = 0  # how many of these are called done by their first tokens, not by the clock
-        self._sent: dict[
-            int, _Sent
-        ] = {}  # prompts that nothing proved computed: those, and what the clock took off
-        #: What became known as computed since counters came; None until some do.
-        self._known: list[Known] | None = None
-        self._drained_at = 0.0
-        self._done_at = 0.0  # when the last first token came
-        self._blurred = False  # work was done since that is not known
-
-    def backlog(self, now: float, speed: float) -> float:
-        """Seconds of prompt work still ahead at `speed` prompt tokens a second.
-
-        The engine computes prompts first come first served, so time takes tokens off the oldest.
-        """
-        self._settle(now, speed)
-        self._foresee()
-        return self.pending / speed
-
-    def _settle(self, now: float, speed: float) -> None:
-        """Take off what was computed since the last time."""
-        if self.pending and now != self._drained_at:  # a batch of others' news has one moment
-            self._drain((now - self._drained_at) * speed)
-        self._drained_at = now
-        self._speed = speed
-
-    def _foresee(self) -> None:
-        """Bring `idle_at` and `floor` up to date: they change with the books and are read far more often."""
-        self.idle_at = self._drained_at + self.pending / self._speed
-        self.floor = max(self.pending - self._before_a_signal(), 0.0) / self._speed if self._told else 0.0
-
-    def _before_a_signal(self) -> float:
-        """Work up to the end of the first prompt whose first token must come before the clock goes on."""
-        ahead = 0.0
-        for key, left in self._prefilling.items():
-            ahead += left
-            if self._sent[key].told:
-                break
-        return ahead
-
-    def falls_to(self, seconds: float, now: float) -> float:
-        """When the clock alone brings the backlog down to `seconds`; infinity when a first token must come first."""
-        return math.inf if self.floor > seconds else max(self.idle_at - seconds, now)
-
-    def _drain(self, budget: float) -> None:
-        """Take so much work off the oldest prompts; one whose first token will be told holds up those behind it."""
-        done = []
-        for key, left in self._prefilling.items():
-            if budget < left:
-                if budget > 0:
-                    self._prefilling[key] = left - budget
-                    self.pending -= budget
-                break
-            self.pending -= left
-            budget -= left
-            if self._sent[key].told:
-                self._prefilling[key] = 0.0
-                break
-            done.append(key)
-        for key in done:
-            del self._prefilling[key]
-        self._take(0.0)
-
-    def _take(self, work: float) -> None:
-        """Take work off the sum; rounding leaves nothing below zero, nor anything once all prompts are gone."""
-        self.pending = max(self.pending - work, 0.0) if self._prefilling else 0.0
-
-    def send(
-        self,
-        key: int,
-        uncached: float,
-        tokens: int,
-        now: float,
-        speed: float,
-        sent: float | None = None,
-        *,
-        told: bool = False,
-    ) -> None:
-        """Charge an exchange: `uncached` work to compute (core/cost.py), `tokens` in all; `sent` when not now.
-
-        Where its first token will be `told`, the clock alone does not call its prompt done.
-        """
-        self._settle(now, speed)
-        self.requests += 1
-        self.tokens += tokens
-        if uncached > 0:
-            self._prefilling[key] = float(uncached)
-            self._told += told
-            self.pending += uncached
-            due = now + self.pending / speed
-            self._sent[key] = _Sent(now if sent is None else sent, uncached, due, told)
-        self._foresee()
-
-    def prompt_done(self, key: int, now: float) -> tuple[float, float]:
-        """The first output token of an exchange was seen: it and all sent before it are computed.
-
-        Returns:
-            The work that was done since the first token before, and the seconds it took; zeros when unknown.
-        """
-        if key not in self._sent:
-            return 0.0, 0.0
-        self._settle(now, self._speed)
-        told = self._sent[key]
-        self.by_first_tokens.note(told.due - now, now - told.at)
-        began, work = math.inf, 0.0
-        for older in self._up_to(key):
-            sent = self._prove(older)
-            self._note(sent, now)
-            work += sent.work
-            began = min(began, sent.at)
-        began, self._done_at = max(self._done_at, began), now
-        self._take(0.0)
-        self._foresee()
-        blurred, self._blurred = self._blurred, False
-        return (0.0, 0.0) if blurred else (work, now - began)
-
-    def _prove(self, key: int) -> _Sent:
-        """A prompt is computed, or given up, whatever the clock says."""
-        sent = self._sent.pop(key)
-        if key in self._prefilling:
-            self.pending -= self._prefilling.pop(key)
-            self._told -= sent.told
-        return sent
-
-    def _note(self, sent: _Sent, now: float) -> None:
-        if self._known is not None and len(self._known) < _MOST_KNOWN:
-            self._known.append(Known(now, sent.work))
-
-    def _up_to(self, key: int) -> list[int]:
-        """`key` and all sent before it. News of others' prompts comes late, so the order of charging won't do."""
-        sent, found = self._sent[key].at, []
-        came = False
-        for other, prompt in self._sent.items():
-            if prompt.at < sent or (prompt.at == sent and not came):
-                found.append(other)
-            came = came or other == key
-        return found
-
-    def unknown(self) -> list[Prompt]:
-        """Prompts that nothing has proved computed, in the order of sending."""
-        found = [Prompt(key, sent.at, sent.work) for key, sent in self._sent.items()]
-        found.sort(key=_when)
-        return found
-
-    def known(self) -> list[Known]:
-        """Prompts that first tokens or ends showed to be computed since the last call."""
-        known, self._known = self._known, []
-        return known or []
-
-    def correct(self, unknown: list[Prompt], done: int, part: float, at: float) -> None:
-        """Counters prove the first `done` of `unknown` computed at time `at`, and `part` work of the next; no others.
-
-        The clock is put right where it says less than is proved, or more. What was computed since `at` it tells.
-        """
-        self._settle(max(at, self._drained_at), self._speed)
-        before = self.pending
-        for prompt in unknown[:done]:
-            self._prove(prompt.key)
-            self._blurred = True
-        self._take(0.0)
-        self._hold(unknown[done:], part, at)
-        self._foresee()
-        self.by_counters.note((before - self.pending) / self._speed, self.pending / self._speed)
-
-    def _hold(self, left: list[Prompt], part: float, at: float) -> None:
-        """Hold what the clock took off within what is proved.
-
-        Of the oldest `part` or more is computed. Of those behind it no more than goes into one step with it: in it
-        several prompts are computed together, and counters move at its end.
-        """
-        since = (self._drained_at - min(max(at, self._done_at), self._drained_at)) * self._speed
-        sent = [prompt.work for prompt in left if prompt.sent < at]
-        least = min((min(part, sent[0]) if sent else 0.0) + since, sum(sent))
-        step = min(_STEP_WORK, _STEP_SECONDS * self._speed)
-        most = (max(sent[0], min(sum(sent), step)) if sent else 0.0) + since
-        off = sum(prompt.work for prompt in left) - self.pending
-        if least <= off <= most:
-            return
-        self._prefilling = {prompt.key: prompt.work for prompt in left}
-        self._told = sum(self._sent[prompt.key].told for prompt in left)
-        self.pending = sum(self._prefilling.values())
-        self._drain(min(max(off, least), most))
-
-    def left(self, key: int) -> float:
-        """Prompt work of an exchange that is believed not yet done, as of the last look at the books."""
-        return self._prefilling.get(key, 0.0)
-
-    def end(self, key: int, tokens: int, now: float) -> None:
-        """Take an exchange off, whatever ended it."""
-        self.requests -= 1
-        self.tokens -= tokens
-        if self._prefilling:
-            self._settle(now, self._speed)
-        if key in self._sent:
-            sent = self._prove(key)
-            self._note(sent, now)
-            self._blurred = self._blurred or not sent.told
-        self._take(0.0)
-        self._foresee()
-
-
-def _when(prompt: Prompt) -> float:
-    return prompt.sent
 
 
 class Bookkeeper(Protocol):
@@ -364,19 +99,22 @@ class Ledger:
             if self.listener is not None:
                 self.listener.first_token(key)
 
-    def release(self, key: int, now: float) -> bool:
-        """End an exchange's charge. Idempotent: True only the first time."""
-        if not self._take_off(key, now):
+    def release(self, key: int, now: float, *, answered: bool = False) -> bool:
+        """End an exchange's charge. Idempotent: True only the first time.
+
+        `answered`: the engine's answer came to its end, so it has computed all that it was sent before it.
+        """
+        if not self._take_off(key, now, answered=answered):
             return False
         if self.listener is not None:
             self.listener.ended(key)
         return True
 
-    def _take_off(self, key: int, now: float) -> bool:
+    def _take_off(self, key: int, now: float, *, answered: bool = False) -> bool:
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
         replica, tokens = entry
-        replica.books.end(key, tokens, now)
+        replica.books.end(key, tokens, now, answered=answered)
         replica.recount()
         return True

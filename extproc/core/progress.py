@@ -61,6 +61,13 @@ class Found(NamedTuple):
     part: float
 
 
+class Begun(NamedTuple):
+    """What gauges prove: the oldest `done` prompts are finished, and at most `most` work of those behind them."""
+
+    done: int
+    most: float
+
+
 class Tally:
     """How far a prediction was off when the truth came: how often that was, and sums of seconds."""
 
@@ -211,6 +218,53 @@ class Progress:
 
     def _amount(self, prompt: Prompt | Known) -> float:
         return 1.0 if self._by_prompts else tokens_at_start(prompt.work, self._doubling)
+
+
+def begun(
+    sample: Sample, unknown: Sequence[Prompt], requests: int, strangers: float, doubling: float = math.inf
+) -> Begun | None:
+    """What an engine without such counters shows by what waits in it: who waits is not begun, whoever is begun and
+    not finished is in the step that runs, and prompts are begun in the order of sending.
+
+        finished at least   all but the newest `waiting` + `unseen`, and but what fits into a step before those
+        finished at most    all but the newest that wait, of which as large a share is ours as of all on the engine
+        unseen              what this side counts beyond the sample: gauges move at the end of a step, so they may
+                            not show yet what came in it
+
+    Args:
+        sample: of this incarnation.
+        unknown: prompts not known to be computed, oldest first.
+        requests: exchanges in flight, 0 and up.
+        strangers: requests on the engine that did not come this way, 0 and up.
+        doubling: as in core/cost.py.
+
+    Returns:
+        What is proved of those of `unknown` that were sent before the sample; None when the engine has no such
+        gauges.
+    """
+    if sample.waiting is None or sample.running is None or sample.asleep:
+        return None
+    sent = [prompt for prompt in unknown if prompt.sent < sample.at]
+    came_since = len(unknown) - len(sent)
+    unseen = max(requests - came_since - sample.running - sample.waiting, 0.0)
+    last = max(len(sent) - math.ceil(sample.waiting + unseen), 0)
+    done = _before_the_step(sent, last, doubling)
+    ours = 1.0 - min(strangers / (sample.running + sample.waiting), 1.0) if strangers else 1.0
+    most = max(len(sent) - math.floor(sample.waiting * ours), done)
+    return Begun(done, sum(prompt.work for prompt in sent[done:most]))
+
+
+def _before_the_step(sent: Sequence[Prompt], last: int, doubling: float) -> int:
+    """How many of the `last` prompts begun are finished for sure. The oldest prompt of a step may have been begun
+    before it, and its last be finished after it; what is between them fits into the step."""
+    least, within = last, 0.0
+    while least > 0:
+        if least < last - 1:
+            within += tokens_at_start(sent[least].work, doubling)
+        if within > _STEP:
+            break
+        least -= 1
+    return least
 
 
 def tells(sample: Sample) -> bool:

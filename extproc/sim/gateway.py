@@ -118,9 +118,9 @@ class Gateway:
             self.ledger.prompt_done(key, now)
             self._changed = True
 
-    def ended(self, key: int, now: float) -> None:
-        """An own request is over."""
-        self._release(key, now)
+    def ended(self, key: int, now: float, *, answered: bool) -> None:
+        """An own request is over; `answered` in full, or not."""
+        self._release(key, now, answered=answered)
 
     def answered(self, job: Job) -> None:
         """An own request was answered in full: its length is learned from, as the server does with `usage`."""
@@ -145,11 +145,11 @@ class Gateway:
         elif self.room is not None:
             self.room.hear(news.key, news.prompt, news.arrived)
 
-    def _release(self, key: int, now: float) -> None:
+    def _release(self, key: int, now: float, *, answered: bool = False) -> None:
         """Take a charge off. Where all running slots were taken, that makes one free."""
         if self.waiting and self.pool.is_full:
             self._changed = True
-        self.ledger.release(key, now)
+        self.ledger.release(key, now, answered=answered)
 
     def _hear_placed(self, news: Placed, now: float) -> None:
         if self.room is not None:

@@ -248,7 +248,7 @@ class Simulation:
         job.status = status
         job.finished = self.now
         gateway = self.gateways[job.gateway]
-        gateway.ended(job.key, self.now)
+        gateway.ended(job.key, self.now, answered=status is Status.FINISHED)
         self._tell(gateway, Ended(job.key))
         del self._jobs[job.key]
         self.outcome.add(job)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from extproc.core.books import Books
 from extproc.core.fleet import Replica, Traits
-from extproc.core.ledger import Books, Ledger
+from extproc.core.ledger import Ledger
 from extproc.core.policies.charged_cost import backlogs_of
 
 
