@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ONLY   ?=
 
+# Tests start hundreds of processes: what Python compiled once is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test lint types unit integration faults soak guarantees bench lock clean protos
 
 help:            ## this list
@@ -29,8 +32,8 @@ lint: $(STAMP)   ## ruff: style and format
 types: $(STAMP)  ## mypy --strict
 	@$(BIN)/mypy
 
-unit: $(STAMP)   ## the fast tests: no process is started
-	@$(BIN)/pytest tests/unit
+unit: $(STAMP)   ## the fast tests, on every core: no process is started
+	@$(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
 integration: $(STAMP) ## real Envoy, real Redis, real HTTP
 	@$(BIN)/pytest tests/integration -m "not long"
@@ -52,6 +55,7 @@ bench: $(STAMP)  ## the benchmarks of docs/performance.md
 
 lock:            ## refresh requirements.lock from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --all-extras --group dev --no-annotate --no-header --upgrade -o requirements.lock
+	@sed -i '1i # The exact versions kvsteer is developed, tested and demonstrated with. Made by `make lock`; install with pip --require-hashes.' requirements.lock
 
 protos: $(STAMP) ## compile protos/ into extproc/pb/
 	@$(BIN)/python protos/compile.py

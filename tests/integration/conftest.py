@@ -1,14 +1,17 @@
 """Real stacks for the tests: Envoy, Redis, gateways, emulated replicas. A module shares one."""
 
 import asyncio
+import sys
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extproc.demo.stack import Stack, StackSettings
+from tests.integration.hurried import TIMES
 from tests.integration.redis_server import PROGRAMS
 
 #: Fast replicas with few, large chunks: what is tested is the gateway, not two cores' patience.
@@ -36,6 +39,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[Stack]:
         yield stack
     finally:
         stack.close()
+
+
+@pytest.fixture(params=[TIMES, pytest.param(1, marks=pytest.mark.long)], ids=["hurried", "as_it_is"])
+def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many times as fast a replica's minutes pass in the stacks that the test starts (hurried.py)."""
+    times: int = request.param
+    if times > 1:
+        command = [sys.executable, str(Path(__file__).with_name("hurried.py"))]
+        monkeypatch.setattr("extproc.demo.stack._kvsteer", lambda: command)
+    return times
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

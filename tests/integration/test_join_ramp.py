@@ -11,7 +11,7 @@ from tests.integration.test_discovery_live import rewrite
 from tests.integration.test_replica_lives import load, per_replica
 
 
-async def test_the_traffic_of_a_replica_that_joins_ramps_up_over_a_minute(tmp_path: Path) -> None:
+async def test_the_traffic_of_a_replica_that_joins_ramps_up_over_a_minute(tmp_path: Path, pace: int) -> None:
     path, eds = tmp_path / "replicas.yaml", tmp_path / "eds"
     eds.mkdir()
     discovery = {"replicas": [], "discovery": {"file": {"path": str(path)}, "grace": 1}}
@@ -33,15 +33,15 @@ async def test_the_traffic_of_a_replica_that_joins_ramps_up_over_a_minute(tmp_pa
 
         async def share(begin: float, seconds: float) -> float:
             """The newcomer's requests as a share of a fair third, between two times after it joined."""
-            await asyncio.sleep(max(joined + begin - time.monotonic(), 0.0))
-            outcomes = await load(stack, seconds, 60.0)
+            await asyncio.sleep(max(joined + begin / pace - time.monotonic(), 0.0))
+            outcomes = await load(stack, seconds / pace, 120.0 if pace > 1 else 60.0)
             assert not [o.failure for o in outcomes if o.failure]
             served: Counter[str] = per_replica(outcomes)
             return 3 * served[newcomer] / served.total()
 
-        assert await share(0.0, 26.0) == 0.0, "it got requests while it held its warm-up"
+        assert await share(0.0, 24.0) == 0.0, "it got requests while it held its warm-up"
         middle = await share(32.0, 12.0)
         assert 0.35 < middle < 0.85, middle
-        assert await share(61.0, 6.0) > 0.8
+        assert await share(61.0, 15.0) > 0.8
     finally:
         stack.close()

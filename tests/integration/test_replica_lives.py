@@ -184,7 +184,7 @@ def test_a_drain_reaches_the_other_gateway_and_a_restarted_one() -> None:
         until(lambda: state(1) == "healthy", 8, "the end of the drain is followed")
 
 
-async def test_a_slow_replica_is_found_weighted_down_and_back_when_it_is_well() -> None:
+async def test_a_slow_replica_is_found_weighted_down_and_back_when_it_is_well(pace: int) -> None:
     engine = [*QUICK, "--step-ms", "20"]
     with Stack(StackSettings(replicas=4, engine=engine, engine_processes=4, redis_url="")) as stack:
         slow = stack.replicas[0]
@@ -194,16 +194,16 @@ async def test_a_slow_replica_is_found_weighted_down_and_back_when_it_is_well() 
             rows = stack.admin("/replicas")["replicas"]
             return float(next(row["share"] for row in rows if row["replica"] == slow))
 
-        await load(stack, 25.0, rate=40.0)
-        assert 0.25 <= share() <= 0.55, f"share {share()} after 25 s"
-        during = per_replica(await load(stack, 10.0, rate=40.0))
+        await load(stack, 10.0 if pace > 1 else 25.0, rate=40.0)
+        assert 0.25 <= share() <= 0.55, f"share {share()} when it should be known"
+        during = per_replica(await load(stack, 6.0, rate=40.0))
         fair = during.total() / 4
         assert 0.25 * fair <= during[slow] <= 0.55 * fair, during
         control(slow, slow=1.0)
         began = time.monotonic()
         while share() < 1.0:
             assert time.monotonic() - began < 120, f"share {share()} two minutes after it was well"
-            await load(stack, 5.0, rate=40.0)
+            await load(stack, 2.0, rate=40.0)
 
 
 async def test_every_replica_failing_is_answered_and_recovered_from(stack: Stack) -> None:
