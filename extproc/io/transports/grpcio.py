@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 
 from extproc.io.transports import Answer, Session, SessionFactory
+from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW, fewer_threads, merged_wakeups
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
 
@@ -51,6 +52,8 @@ class GrpcioTransport:
         self._on_log = on_log
         self._options = [
             *_OPTIONS,
+            *OPTIONS,
+            WINDOW,
             ("grpc.max_receive_message_length", max_message),
             ("grpc.max_send_message_length", max_message),
         ]
@@ -62,7 +65,9 @@ class GrpcioTransport:
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError when the address can't be had."""
-        self._server = grpc.aio.server(options=self._options)
+        fewer_threads()
+        with merged_wakeups():
+            self._server = grpc.aio.server(options=self._options)
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(
