@@ -2,13 +2,9 @@
 
 - **A prompt came as predicted**, to within a block or a tenth: the cache holds at least what was used since.
 - **It was colder.** Then the shortest beginning that was gone says how long ago something may have been used and be
-  gone. Was it used longer ago than what is still there as a rule, the cache is smaller than believed, and the miss
-  counts against the capacity (core/capacity.py). Else it is a suspect: the cache may have been emptied. Each hit
-  meanwhile, of a part of a prompt too, speaks against that: most of all one on something whose last use had ended
-  before the first suspect was sent and that was seen in the cache then; then on something older that was only brought
-  there, perhaps after the cache was emptied; least on anything newer. When they are enough, the suspects count
-  against the capacity. Before that, enough misses make the cache emptied: three of prompts used so lately that such
-  were there nearly always so far, or eight others.
+  gone. Was a part of it found, or is what was used so long ago gone as a rule, the cache is smaller than believed,
+  and the miss counts against the capacity (core/capacity.py). Else it is a suspect of the case "the cache was emptied
+  before this prompt came", of which core/emptied.py judges.
 - **It keeps being colder** than a smaller capacity explains: of the last predictions (_LEAST and more) less than
   `limit` of the tokens came. Then predictions count for `scale` of their tokens, until it has proved itself: with n
   further predictions of which the share p came, scale is p * n / (n + 4), as if four more had failed (much less than
@@ -22,6 +18,7 @@ is, never worse. Reports that are zero always, from an engine that has such a co
 from typing import Final, NamedTuple
 
 from extproc.core.capacity import Capacity
+from extproc.core.emptied import Emptied
 from extproc.core.prompt import Chain
 from extproc.core.reuse import Reuse, Use
 
@@ -30,17 +27,8 @@ _BLOCK: Final = 16
 _OFF: Final = 0.1
 #: Predictions of fewer blocks than this are no test of a cache.
 _BLOCKS: Final = 2
-#: What makes a cache emptied, and what a miss speaks for it: one of a prompt used so lately that such were there
-#: nearly always so far, and any other. Three of the first kind do, or eight of the other.
-_EMPTIED: Final = 24
-_SURPRISE: Final = 8
-_MISS: Final = 3
-#: What clears it, and what a hit speaks for that: on something older that was seen there before, on something older
-#: that was only brought there, perhaps since, and any other.
-_CLEARED: Final = 24
-_SEEN: Final = 24
-_BROUGHT: Final = 12
-_HIT: Final = 1
+#: Odds that a miss must give an emptied cache to be a suspect of one: else such are gone as a rule.
+_SUSPECT: Final = 0.5
 #: Predictions needed to distrust a replica, and those after which one has faded to 1/e.
 _LEAST: Final = 6.0
 _SPAN: Final = 32.0
@@ -74,6 +62,7 @@ class Guess(NamedTuple):
         came: last use of what was found there, as far as known; of the longest beginning.
         gone: last use of what was predicted and not found; of the shortest beginning.
         at: when it was said, in seconds.
+        depth: bytes that `predicted` is of.
     """
 
     chain: Chain
@@ -83,6 +72,7 @@ class Guess(NamedTuple):
     came: Use | None
     gone: Use | None
     at: float
+    depth: int
 
 
 class Trust:
@@ -134,10 +124,10 @@ class Belief:
         #: Tokens of a block of its cache.
         self.block = _BLOCK
         #: Misses that may mean an emptied cache, and prompts sent there since, which filled it again.
-        self.suspects: list[Guess] = []
+        self.suspects: Emptied[Guess] = Emptied()
         self.refilled: list[Chain] = []
+        self._before = capacity  # bytes believed before the first suspect
         self._limit = limit
-        self._doubt = 0  # what speaks against an emptied cache
         self._cleared = float("-inf")  # when its entries last went: what was predicted before is void
         self._counter = Counter()
         self._reported = False  # whether its usage ever had cached tokens above 0
@@ -202,36 +192,37 @@ class Belief:
         """A part of what was predicted was found, or all of it."""
         if guess.came is not None:
             self.capacity.hit(guess.came.distance)
-            if self.suspects:
-                self._clears(guess, guess.came)
+            self._clears(guess, guess.came)
 
     def _clears(self, guess: Guess, use: Use) -> None:
-        """Something was in the cache while it is suspected to have been emptied."""
-        first = min(suspect.at for suspect in self.suspects)
-        is_older = use.at < first <= guess.at
-        self._doubt += (_SEEN if use.sure else _BROUGHT) if is_older else _HIT
-        if self._doubt >= _CLEARED:
-            self._acquit()
+        """Something was in the cache, which may be suspected to have been emptied."""
+        self.suspects.found(use, guess.at)
+        if not self.suspects:
+            self.refilled = []
 
     def _colder(self, guess: Guess) -> str:
-        if self._is_size(guess):
-            self._evicted(guess)
+        gone = guess.gone
+        odds = self.capacity.surprise(gone.distance, self.suspects.distances) if gone is not None else 0.0
+        if not self.suspects:
+            self._before = self.capacity.believed
+        self._evicted(guess)
+        if gone is None or odds < _SUSPECT:
             return COLDER
-        self.suspects.append(guess)
-        if sum(map(self._speaks, self.suspects)) < _EMPTIED:
+        if self._is_cut(guess, gone):
+            self._clears(guess, gone)
+            return COLDER
+        self.suspects.missed(guess, gone, guess.at, odds)
+        if not self.suspects.is_proved:
             return COLDER
         self.totals.emptied += 1
+        self.capacity.pardon(self.suspects.distances, self._before)
         return EMPTIED
 
-    def _speaks(self, guess: Guess) -> int:
-        """How much a miss speaks for an emptied cache."""
-        return _SURPRISE if guess.gone is not None and self.capacity.usual(guess.gone.distance) else _MISS
-
-    def _is_size(self, guess: Guess) -> bool:
-        """Whether a miss is most easily put down to a smaller cache: it is of something used longer ago than what is
-        still there as a rule."""
-        use = guess.gone
-        return use is not None and self.capacity.is_known and not self.capacity.usual(use.distance)
+    def _is_cut(self, guess: Guess, gone: Use) -> bool:
+        """Whether a part of what was used together was found: the rest was evicted, as engines evict ends first."""
+        before = guess.came.end if guess.came is not None else 0
+        each = guess.predicted / guess.depth if guess.depth else 0.0
+        return guess.actual - before * each > max(self.block, _OFF * (gone.end - before) * each)
 
     def _evicted(self, guess: Guess) -> None:
         """A miss that the size of the cache explains, or that says how small it is."""
@@ -241,20 +232,10 @@ class Belief:
         if guess.gone is None or guess.gone.distance < min(before, self.capacity.believed):
             self._trust(guess)
 
-    def _acquit(self) -> None:
-        """The cache was not emptied: the suspects were evicted, or it does not keep what it is given."""
-        for guess in self._take_suspects():
-            self._evicted(guess)
-
-    def _take_suspects(self) -> list[Guess]:
-        suspects, self.suspects, self.refilled, self._doubt = self.suspects, [], [], 0
-        return suspects
-
     def clear(self, now: float) -> list[Chain]:
         """Its entries go: it was emptied or is distrusted. Returns the prompts known to have filled it again."""
-        refilled = [*(guess.chain for guess in self.suspects), *self.refilled]
-        for guess in self._take_suspects():
-            self._trust(guess)
+        refilled = [*(guess.chain for guess in self.suspects.take()), *self.refilled]
+        self.refilled = []
         if self.scale == 0.0:  # what made it distrusted does not count once more
             self.trust = Trust()
         self.reuse.clear()

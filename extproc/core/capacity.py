@@ -12,6 +12,7 @@ misses fading: a step at a time, and the next one only after _PAUSE further prom
 """
 
 import math
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Final
 
@@ -28,13 +29,12 @@ _ENOUGH: Final = 3.0
 #: Contradictions that a smaller capacity must save; a tie of chance moves nothing.
 _SAVED: Final = 2.0
 #: Misses that a hit given up is worth. A prompt predicted warm that is not waits and computes where it need not have
-#: been; one predicted cold may still go there. Between 1/3 and 1 the time to first token is the same, to within what
-#: seeds differ, in the workload of benchmarks/feedback.py; of the predicted tokens 92 % come with 1/3, 86 % with 1.
-_WORTH: Final = 1 / 3
-#: Prompts that must have been counted before a miss can be put down to the size.
-_KNOWN: Final = 12.0
-#: Hits for a miss that are nearly always.
-_NEARLY: Final = 5.0
+#: been; one predicted cold may still go there. Between 1/5 and 1/3 the time to first token is the same, to within
+#: what seeds differ, in the workload of benchmarks/feedback.py; with 1/5 no seed of twelve has less than 91 % of
+#: the predicted tokens come.
+_WORTH: Final = 1 / 5
+#: Prompts that say how often such are gone.
+_NEAR: Final = 10.0
 #: Prompts between two steps of growth, and the share of misses among all that growing may bring.
 _PAUSE: Final = 24
 _RISK: Final = 0.02
@@ -58,16 +58,38 @@ class Capacity:
         """Bytes, 1/256 of the configured ones and up."""
         return int(self.configured * 2.0 ** ((self._step - _TOP) / _STEPS))
 
-    def usual(self, distance: float) -> bool:
-        """Whether prompts from this distance on, up to the capacity believed, were still there nearly always."""
-        at = self._bin(distance)
-        hits, misses = sum(self._hits[at : self._step]), sum(self._misses[at : self._step])
-        return hits >= _ENOUGH * self._one and hits > _NEARLY * misses
+    def surprise(self, distance: float, doubted: Iterable[float] = ()) -> float:
+        """How surprising it is that something used so long ago is gone: -ln of the share of such that were gone.
 
-    @property
-    def is_known(self) -> bool:
-        """Whether enough prompts were counted to say anything."""
-        return sum(self._hits) + sum(self._misses) >= _KNOWN * self._one
+        That share is of the prompts nearest above the distance, _NEAR of them, with half a miss and half a hit added
+        (the Krichevsky-Trofimov estimate): what was used later is gone more rarely. Misses at `doubted` distances
+        were counted and do not count here. ln 2 where nothing is known; 0 beyond the capacity believed.
+        """
+        at = self._bin(distance)
+        if at >= self._step:
+            return 0.0
+        misses = list(self._misses)
+        for other in map(self._bin, doubted):
+            if other < _TOP:
+                misses[other] = max(misses[other] - self._one, 0.0)
+        there = gone = 0.0
+        for place in range(at, self._step):
+            there, gone = there + self._hits[place], gone + misses[place]
+            if there + gone >= _NEAR * self._one:
+                break
+        return math.log((there + gone + self._one) / (gone + self._one / 2))
+
+    def pardon(self, distances: Iterable[float], before: int) -> None:
+        """Misses at these distances, counted lately, were of an emptied cache: they say nothing of its size, which is
+        believed to be what it was `before` them (bytes), unless others gainsay."""
+        for at in map(self._bin, distances):
+            if at < _TOP:
+                self._misses[at] = max(self._misses[at] - self._one, 0.0)
+        former = self._bin(before + 1)
+        if former > self._step:
+            wrong = self._contradictions()
+            most = wrong[self._step] + _SAVED * self._one  # what shrinking would have had to save
+            self._step = max(step for step in range(self._step, former + 1) if wrong[step] <= most)
 
     def hit(self, distance: float) -> None:
         """A prompt was still there after so many other bytes."""

@@ -29,13 +29,14 @@ class Use(NamedTuple):
     """When the first `end` bytes of a prompt were last used: bytes used since, and seconds on the caller's clock.
 
     `at` is when the last of these uses ended, so that they were in the cache by then; infinite while none has.
-    `sure` says that they were found there, not only brought.
+    `sure` says that they were found there, not only brought. `sent` is when the last of these uses was sent.
     """
 
     end: int
     distance: float
     at: float
     sure: bool = False
+    sent: float = 0.0
 
 
 #: Why a point is kept: a prompt ends there, ends one hash later, or prompts part there.
@@ -45,12 +46,13 @@ _END, _BEFORE, _FORK = range(3)
 class _Point:
     """A prompt's end, or where prompts part: bytes from the point before, and the last use."""
 
-    __slots__ = ("at", "generation", "kind", "own", "sure")
+    __slots__ = ("at", "generation", "kind", "own", "sent", "sure")
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
         self.own = self.generation = 0
         self.at = math.inf
+        self.sent = 0.0
         self.sure = False
 
 
@@ -86,7 +88,7 @@ class Reuse:
                 found.append(self._use(point, end, mine))
         return found
 
-    def use(self, chain: Chain, depth: int) -> None:
+    def use(self, chain: Chain, depth: int, now: float) -> None:
         """The replica is given a prompt, of which it held the first `depth` hashes."""
         hashes, ends = chain
         known, last = self._points, len(hashes) - 1
@@ -99,7 +101,7 @@ class Reuse:
             if place >= 0 and place not in kept:
                 kept.append(place)
                 known.setdefault(hashes[place], _Point(kind))
-        self._front(chain, kept)
+        self._front(chain, kept, now)
         self._used += ends[-1]
         if self._used > self._span:
             self._next()
@@ -127,7 +129,7 @@ class Reuse:
             return False
         return True
 
-    def _front(self, chain: Chain, places: list[int]) -> None:
+    def _front(self, chain: Chain, places: list[int], now: float) -> None:
         """Points of a prompt are used now: each owns the bytes from the one before."""
         begin, newest = 0, self._first + len(self._sums) - 1
         for place in places:
@@ -135,7 +137,7 @@ class Reuse:
             point = self._points.pop(key)
             self._drop(point)
             point.own, point.generation = end - begin, newest
-            point.at, point.sure = math.inf, False
+            point.at, point.sure, point.sent = math.inf, False, now
             self._sums[-1] += point.own
             self._points[key] = point
             begin = end
@@ -147,7 +149,7 @@ class Reuse:
             distance: float = sum(self._sums)
         else:  # of its own generation, half came later as a rule
             distance = sum(self._sums[place + 1 :]) + max(self._sums[place] - mine, 0) / 2
-        return Use(end, distance, point.at, point.sure)
+        return Use(end, distance, point.at, point.sure, point.sent)
 
     def _take(self, key: int) -> None:
         self._drop(self._points.pop(key))

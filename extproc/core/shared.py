@@ -271,7 +271,7 @@ class Shared:
         if pool.feedback is not None:
             heard = pool.feedback.truth.heard
             for chain, depth in zip(read, held, strict=True):
-                heard(replica.slot, chain, depth)
+                heard(replica.slot, chain, depth, self._now)
 
     def _correct(self, batch: Batch, position: Position) -> None:
         for row in batch.forgotten:

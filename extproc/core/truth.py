@@ -201,7 +201,7 @@ class Truth:
         belief = known.belief
         held = self._index.match(chain.hashes).get(slot, 0)
         prompt = self._open[key] = _Open(known, chain, held, ratio, now)
-        belief.reuse.use(chain, held)
+        belief.reuse.use(chain, held, now)
         known.comes(prompt)
         if belief.suspects:
             belief.refill(chain)
@@ -209,7 +209,7 @@ class Truth:
             oldest = self._open.pop(next(iter(self._open)))
             oldest.slot.came(oldest)
 
-    def heard(self, slot: int, chain: Chain, held: int) -> None:
+    def heard(self, slot: int, chain: Chain, held: int, now: float) -> None:
         """Another gateway sent a prompt there: what it uses is not unused.
 
         `held`: how many of its leading hashes the index had there before. How it ends is not heard. Unknown slots are
@@ -217,7 +217,7 @@ class Truth:
         """
         known = self._slots.get(slot)
         if known is not None:
-            known.belief.reuse.use(chain, held)
+            known.belief.reuse.use(chain, held, now)
 
     def computed(self, key: int) -> None:
         """The first token was seen: the prompt is in the cache. Unknown keys are ignored."""
@@ -267,7 +267,8 @@ class Truth:
         each = tokens / prompt.chain.ends[-1]
         reach = prompt.end(min(prompt.held + 1, len(prompt.chain.ends))) * each
         came, gone = belief.divide(prompt.uses, each, cached)
-        guess = Guess(prompt.chain, prompt.end(prompt.depth) * each, reach, cached, came, gone, prompt.at)
+        depth = prompt.end(prompt.depth)
+        guess = Guess(prompt.chain, depth * each, reach, cached, came, gone, prompt.at, depth)
         before = belief.capacity.believed
         verdict = belief.judge(guess)
         belief.reuse.ended(prompt.chain, now, found=verdict in (CAME, WARMER))
@@ -297,7 +298,7 @@ class Truth:
         self._index.set_capacity(slot, 0)
         self._index.set_capacity(slot, belief.capacity.believed)
         for chain in [*belief.clear(now), *on_their_way]:
-            belief.reuse.use(chain, self._index.match(chain.hashes).get(slot, 0))
+            belief.reuse.use(chain, self._index.match(chain.hashes).get(slot, 0), now)
             self._index.place(slot, chain, now)
 
 

@@ -15,10 +15,10 @@ def pool(**settings: object) -> Pool:
     return Pool("p", distrust=0.5, **settings)  # type: ignore[arg-type]
 
 
-def use(pool: Pool, replica: Replica, key: int, cached: int, now: float) -> None:
+def use(pool: Pool, replica: Replica, key: int, cached: int, now: float, name: int = 7) -> None:
     """A prompt of 1,024 tokens, of which so many were cached."""
     assert pool.feedback is not None
-    chain = Chain([7], [KIB4])
+    chain = Chain([name], [KIB4])
     pool.feedback.truth.expect(key, replica.slot, chain, 0.25, now)
     pool.place(replica, [chain], now)
     pool.feedback.truth.observe(key, 1024, cached, now + 0.5)
@@ -63,8 +63,8 @@ def test_tokens_per_byte_are_shown_of_declared_models_and_else_of_those_asked_fo
 def test_an_emptied_cache_and_prompts_never_computed_are_told_once() -> None:
     made, beliefs = pool(), Beliefs()
     replica = made.join("10.0.0.1:80", 0.0)
-    for key in range(9):  # was held nowhere, whatever was predicted
-        use(made, replica, key, 0, float(key))
+    for key in range(40):  # two prompts that were found, then neither; and never again what was predicted
+        use(made, replica, key, 1024 if 2 <= key < 10 else 0, float(key), key % 2)
     assert made.feedback is not None
     made.feedback.truth.expect(99, replica.slot, Chain([1], [KIB4]), 0.25, 20.0)
     made.feedback.truth.void(99)

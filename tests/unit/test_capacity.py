@@ -1,5 +1,6 @@
 """The capacity believed: what shrinks it, what grows it, and what does not."""
 
+import math
 import random
 
 import pytest
@@ -69,17 +70,30 @@ def test_a_cache_that_is_whole_again_is_believed_in_again() -> None:
     assert capacity.believed >= 0.8 * MIB
 
 
-def test_usual_is_what_was_there_nearly_always_at_such_a_distance_or_further() -> None:
+def test_how_surprising_a_miss_is_says_the_share_of_misses_among_the_nearest_prompts_above() -> None:
     capacity = Capacity(1024)
-    assert not capacity.usual(10)
-    for _ in range(5):
+    assert capacity.surprise(10) == pytest.approx(math.log(2))  # nothing is known
+    for _ in range(20):
         capacity.hit(300)
-    assert capacity.usual(10)
-    assert capacity.usual(300)
-    assert not capacity.usual(600)
-    for _ in range(3):
+    assert capacity.surprise(10) == pytest.approx(math.log(21 / 0.5), rel=0.01)
+    assert capacity.surprise(600) == pytest.approx(math.log(2))
+    for _ in range(5):
+        capacity.missed(10)
+    # Eleven of the prompts nearest above 10 would do; only five are there, so those at 300 count too: 20 + 5.
+    assert capacity.surprise(10) == pytest.approx(math.log(26 / 5.5), rel=0.05)
+    assert capacity.surprise(10, [10] * 5) == pytest.approx(math.log(21 / 0.5), rel=0.1)
+
+
+def test_misses_of_an_emptied_cache_are_taken_back_and_the_size_with_them() -> None:
+    capacity = Capacity(1024)
+    for _ in range(5):
+        capacity.hit(100)
+    for _ in range(4):
         capacity.missed(600)
-    assert not capacity.usual(10)
+    assert capacity.believed == 512
+    assert capacity.surprise(600) == 0  # beyond what is believed nothing should be there
+    capacity.pardon([600, 600, 600, 5000], 1024)
+    assert capacity.believed == 1024
 
 
 @given(st.lists(st.tuples(st.sampled_from("hms"), st.floats(0, 1e12)), max_size=200), st.integers(0, 10**9))
