@@ -219,9 +219,9 @@ class Gateway:
         )
 
     def _refused_why(self) -> str:
-        """Which of leases and policies Redis refuses, and why; "" for none."""
-        leases = self.sharing.leases.why if self.sharing is not None else ""
-        return leases or (self.follower.trouble.why if self.follower is not None else "")
+        """Which of leases, snapshots and policies Redis refuses, and why; "" for none."""
+        shared = self.sharing.why if self.sharing is not None else ""
+        return shared or (self.follower.trouble.why if self.follower is not None else "")
 
     def policies(self) -> list[dict[str, Any]]:
         """Each pool's policy, its version, and where it is from."""

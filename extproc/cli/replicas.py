@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from extproc.cli.admin_port import admin_option, call, json_option
-from extproc.cli.terminal import console
+from extproc.cli.terminal import console, plain
 
 #: Columns of a table that no terminal bounds.
 _PIPED_WIDTH = 160
@@ -57,9 +57,7 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
         )
     for row in rows:
         made.add_row(
-            row["pool"],
-            row["replica"],
-            row["state"] if not row["excluded"] else f"{row['state']} ({row['excluded']})",
+            *_named(row, row["excluded"]),
             _number(row["headroom"], ".2f"),
             str(row["requests_in_flight"]),
             f"{row['tokens_in_flight']:,}",
@@ -70,8 +68,14 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
             "none yet" if row["sample_age"] is None else f"{row['sample_age']:.1f} s",
         )
     for row in removed:
-        made.add_row(row["pool"], row["replica"], f"{row['state']} ({row['state_cause']})")
+        made.add_row(*_named(row, row["state_cause"]))
     return made
+
+
+def _named(row: dict[str, Any], why: str | None) -> tuple[str, str, str]:
+    """Pool, replica and state, with why it is so; whatever answers there may have chosen these texts."""
+    state = f"{row['state']} ({why})" if why else row["state"]
+    return plain(str(row["pool"])), plain(str(row["replica"])), plain(str(state))
 
 
 def _cache(cache: dict[str, Any] | None) -> tuple[str, str]:

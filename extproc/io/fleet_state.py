@@ -5,6 +5,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from extproc.config import RedisSettings
+from extproc.io.lease import gateway_of
 from extproc.io.redis_client import make_client
 
 #: Most gateways and most leases read: a bound on what one command fetches.
@@ -60,7 +61,7 @@ def _gateway(name: str, held: dict[str, str], now: float) -> dict[str, Any]:
 def _lease(name: str, held: dict[str, str], left: int) -> dict[str, Any]:
     return {
         "lease": name,
-        "holder": held.get("holder", "").rpartition("#")[0] or None,
+        "holder": gateway_of(held.get("holder", "")) or None,
         "token": _number(held.get("token")),
         "until": round(left / 1000, 3) if left >= 0 else None,
     }

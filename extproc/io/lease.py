@@ -17,8 +17,7 @@ Tokens are not below Redis TIME in milliseconds, so that they rise over an empti
 With Redis gone nobody holds anything after a TTL; each use says for itself what then happens.
 """
 
-import asyncio
-import contextlib
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,11 +40,14 @@ _RENEWALS = 3
 _MARGIN = 0.1
 #: Milliseconds the greatest token is remembered: far longer than any holder is paused.
 _TOKEN_TTL = 86_400_000
+#: A holder: a gateway's id (settings/tree.py), and letters that tell processes apart.
+_HOLDER = re.compile(r"([A-Za-z0-9_.-]{1,64})#[0-9a-fA-F]{1,16}")
 #: What a script refused by the fence begins its error with.
 _FENCED = "FENCED"
 
 #: KEYS: lease, token. ARGV: who asks, TTL (ms), TTL of the token (ms), 1 or 0: whether it wants the lease, the
-#: greatest token that it remembers. A token that is no whole number below Lua's bound (2^53) is garbage.
+#: greatest token that it remembers. A token that is no whole number below Lua's bound (2^53) is garbage. A holder
+#: that no gateway can be (`_HOLDER`) holds nothing, and one that never ends, or far too late, is given a TTL.
 #: Answers 1 and the token, or 0, the token, the holder and the milliseconds that are left to it.
 _TAKE = """
 local function number(text)
@@ -53,6 +55,9 @@ local function number(text)
   return found and found < 9007199254740000 and found or 0
 end
 local held = redis.call('HMGET', KEYS[1], 'holder', 'token')
+if held[1] and not (#held[1] <= 81 and string.match(held[1], '^[%w_.-]+#%x+$')) then
+  held[1] = false
+end
 if ARGV[4] == '0' and (not held[1] or held[1] == ARGV[1]) then
   redis.call('DEL', KEYS[1])
   return {0, '0', '', 0}
@@ -64,7 +69,7 @@ if held[1] == ARGV[1] and number(held[2]) > 0 and held[2] == redis.call('GET', K
 end
 if held[1] and held[1] ~= ARGV[1] then
   local left = redis.call('PTTL', KEYS[1])
-  if left < 0 then
+  if left < 0 or left > 10 * ARGV[2] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
   return {0, held[2] or '0', held[1], left}
@@ -109,7 +114,6 @@ class Lease:
         gateway_id: who asks; two processes of one id are told apart.
         ttl: seconds.
         clock: seconds, monotonic.
-        turns: taken for each call, where many leases share the client's connections.
 
     Attributes:
         name: as given.
@@ -117,6 +121,7 @@ class Lease:
         token: ours, of the last time this gateway got the lease; 0 before.
         trouble: whether Redis refuses it again and again.
         willing: whether this gateway wants the lease now; one it does not want it gives up, for others to have.
+        due: when it is to be asked for again.
     """
 
     def __init__(
@@ -128,7 +133,6 @@ class Lease:
         *,
         ttl: float = TTL,
         clock: Callable[[], float] = clock.monotonic,
-        turns: asyncio.Semaphore | None = None,
     ) -> None:
         self.name = name
         self.holder = ""
@@ -138,8 +142,8 @@ class Lease:
         self._me = f"{gateway_id}#{secrets.token_hex(4)}"
         self._ttl = ttl
         self._clock = clock
-        self._turns = turns or asyncio.Semaphore()
-        self._until = -float("inf")
+        self._until = self.due = self._asked = -float("inf")
+        self._wanted = True
         self._was_held = False
         self._released = False
         self.willing: Callable[[], bool] = lambda: True
@@ -155,47 +159,50 @@ class Lease:
         """Seconds for which it is held without another renewal; 0 when it is not held."""
         return max(0.0, self._until - self._clock())
 
-    async def keep(self) -> None:
-        """Take and renew it until cancelled or released. Never raises for Redis' sake."""
-        while not self._released:
-            wait = await self.attempt()
-            self._tell()
-            await asyncio.sleep(wait)
-
-    async def attempt(self) -> float:
-        """Ask for it once, or renew it; returns the seconds to the next attempt."""
-        async with self._turns:
-            return await self._ask()
-
-    async def _ask(self) -> float:
-        every = self._ttl / _RENEWALS
-        asked, willing = self._clock(), self.willing()
-        args = (self._me, int(self._ttl * 1000), _TOKEN_TTL, int(willing), self.token)
+    async def attempt(self) -> None:
+        """Ask for it once, or renew it. Never raises for Redis' sake."""
         try:
-            answer = await self._redis.eval(_TAKE, 2, *self._keys, *args)
+            answer = await self._redis.eval(*self.question())
         except (RedisError, OSError, TimeoutError) as error:
-            self.trouble.failed(error, " or ".join(self._keys))
+            answer = error
+        self.answered(answer)
+
+    def question(self) -> tuple[Any, ...]:
+        """What EVAL is given to take or renew it; `answered` is to be told what it says."""
+        self._asked, self._wanted = self._clock(), self.willing()
+        args = (self._me, int(self._ttl * 1000), _TOKEN_TTL, int(self._wanted), self.token)
+        return _TAKE, 2, *self._keys, *args
+
+    def answered(self, answer: Any) -> None:
+        """What Redis said to the last question, or why it said nothing: an exception."""
+        every = self._ttl / _RENEWALS
+        self.due = max(self._asked + every, self._clock())
+        if isinstance(answer, Exception):
+            self.trouble.failed(answer, " or ".join(self._keys))
             self.holder = self.holder if self.held else ""
-            return every
+            self._tell()
+            return
         self.trouble.works()
         if int(answer[0]) == 1 and not self._released:
-            self.token = int(answer[1])
-            self.holder = _gateway(self._me)
-            self._until = asked + self._ttl * (1 - _MARGIN)
-            return max(0.0, asked + every - self._clock())
-        self._until = -float("inf")
-        self.holder = _gateway(answer[2].decode("utf-8", "replace")) if len(answer) > 2 else ""
-        left = max(0, int(answer[3])) / 1000 if len(answer) > 3 and willing else every
-        return min(every, left + 0.01)  # a moment after it ends, so that it has ended
+            self.token, self.holder = int(answer[1]), gateway_of(self._me)
+            self._until = self._asked + self._ttl * (1 - _MARGIN)
+        else:
+            self._lost(answer, every)
+        self._tell()
 
-    async def release(self) -> None:
-        """Give it up, so that another has it at once. For good: make another to take it again."""
+    def _lost(self, answer: list[Any], every: float) -> None:
+        """Somebody else holds it, for some time yet, or nobody does."""
+        self._until = -float("inf")
+        self.holder = gateway_of(answer[2].decode("utf-8", "replace")) if len(answer) > 2 else ""
+        left = max(0, int(answer[3])) / 1000 if len(answer) > 3 and self._wanted else every
+        self.due = self._clock() + min(every, left + 0.01)  # a moment after it ends, so that it has ended
+
+    def give_up(self) -> tuple[Any, ...]:
+        """What EVAL is given so that another has it at once; it is over here with that. For good."""
         self._released = True
         self._until = -float("inf")
-        with contextlib.suppress(RedisError, OSError, TimeoutError):  # else it ends by itself
-            async with self._turns:
-                await self._redis.eval(_GIVE_UP, 1, self._keys[0], self._me)
         self._tell()
+        return _GIVE_UP, 1, self._keys[0], self._me
 
     async def run(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Execute a Lua script fenced by our token; returns its answer.
@@ -242,6 +249,7 @@ class Lease:
         self._was_held = held
 
 
-def _gateway(holder: str) -> str:
-    """The gateway's id, of a holder's name."""
-    return holder.rpartition("#")[0][:64]
+def gateway_of(holder: str) -> str:
+    """The gateway's id, of a holder's name; "" for a name that no gateway has, whoever wrote it."""
+    found = _HOLDER.fullmatch(holder)
+    return found[1] if found else ""

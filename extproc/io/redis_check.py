@@ -57,6 +57,7 @@ _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (exceptions.TimeoutError, "it does not answer in time"),
     (exceptions.ConnectionError, "it can't be reached"),
     (OSError, "it can't be reached"),
+    (exceptions.InvalidResponse, "what answers there is no Redis; check redis.url"),
 )
 
 

@@ -123,6 +123,11 @@ class Sharing:
         """`ok`, or `degraded` while Redis does not take or give batches."""
         return "ok" if self._writer.up and self._reader.up is not False else "degraded"
 
+    @property
+    def why(self) -> str:
+        """Why leases or snapshots can't be had, as Redis answers; "" while they can."""
+        return self.leases.why or self._duty.trouble.why
+
     def shown(self) -> dict[str, Any]:
         """For /state: gateways heard, requests of others, what waits and what was lost."""
         now, shared = self._clock(), self.shared

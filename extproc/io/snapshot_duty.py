@@ -18,6 +18,7 @@ from extproc.core.pool import Pool
 from extproc.core.reach import Position, Reach, is_due
 from extproc.core.shared import Shared
 from extproc.io.lease import Lease
+from extproc.io.redis_check import Trouble
 from extproc.io.state_snapshot import Head, Snapshots
 
 _log = structlog.get_logger("kvsteer.snapshot")
@@ -40,6 +41,9 @@ class SnapshotDuty:
         leases: who writes each pool's.
         position: up to where the journal is applied.
         clock: seconds, monotonic.
+
+    Attributes:
+        trouble: whether Redis refuses snapshots again and again.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class SnapshotDuty:
             str, tuple[str, float, float]
         ] = {}  # pool -> one in part: when to try again, the wait
         self._troubled = ""
+        self.trouble = Trouble("snapshots")
 
     def is_willing(self, pool: str) -> bool:
         """Whether this gateway should write a pool's snapshots: they lack nothing, as far as can be known.
@@ -79,14 +84,18 @@ class SnapshotDuty:
             await asyncio.sleep(LOOK if self._reach.whole else _LOOK_AGAIN)
 
     async def look(self) -> None:
-        """Load and write what is due. Never raises for Redis' sake."""
-        try:
-            for pool in self._shared.pools.values():
+        """Load and write what is due. Never raises for Redis' sake, and for one pool's none of the others waits."""
+        failed: tuple[Exception, str] | None = None
+        for pool in self._shared.pools.values():
+            try:
                 await self._see_to(pool)
-        except (RedisError, OSError) as error:
-            self._trouble(type(error).__name__)
+            except (RedisError, OSError) as error:
+                failed = failed or (error, self._snapshots.key(pool.name))
+        if failed is not None:
+            self.trouble.failed(*failed)
         else:
-            self._trouble("")
+            self.trouble.works()
+        self._tell(type(failed[0]).__name__ if failed else "")
         for name in filter(self._reach.is_whole, self._shared.pools):
             self._lacking_since[name] = self._clock()
 
@@ -154,7 +163,7 @@ class SnapshotDuty:
             self._absent.discard(pool.name)
             self._reach.loaded(pool.name, position)
 
-    def _trouble(self, error: str) -> None:
+    def _tell(self, error: str) -> None:
         """Say once that Redis fails."""
         if error and error != self._troubled:
             _log.warning("snapshots can't be read or written; the index warms with traffic", error=error)

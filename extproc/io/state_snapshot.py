@@ -99,7 +99,7 @@ class Snapshots:
 
     async def head(self, pool: str) -> Head | None:
         """What is told of a pool's newest snapshot; None when there is none. Raises RedisError."""
-        said = await self._redis.hmget(self._key(pool), *_FIELDS)
+        said = await self._redis.hmget(self.key(pool), *_FIELDS)
         if said[1] is None:
             return None
         head = _head_of(*said)
@@ -114,7 +114,7 @@ class Snapshots:
 
     async def presume(self, pool: Pool) -> None:
         """Take over what the writer of the newest snapshot learned of engines and answers. Raises RedisError."""
-        said, data = await self._redis.hmget(self._key(pool.name), "schema", "learned")
+        said, data = await self._redis.hmget(self.key(pool.name), "schema", "learned")
         if data and said == str(SCHEMA).encode():
             presume(pool, data, lengths=pool.name not in self._presumed)
             self._presumed.add(pool.name)
@@ -176,7 +176,7 @@ class Snapshots:
 
     async def _swap(self, pool: str, gen: str, count: int, fields: dict[str, Any]) -> bool:
         """Make a snapshot the newest; whether nobody else holds the lease by now."""
-        key = self._key(pool)
+        key = self.key(pool)
         before = await self._redis.hmget(key, *_FIELDS)
         try:
             await self._leases[pool].run(
@@ -196,7 +196,8 @@ class Snapshots:
                     pipe.expire(self._piece(pool, gen, number), _LEFTOVER_TTL)
                 await pipe.execute()
 
-    def _key(self, pool: str) -> str:
+    def key(self, pool: str) -> str:
+        """Where a pool's newest snapshot is told of."""
         return f"{self._prefix}:{pool}"
 
     def _piece(self, pool: str, gen: str, number: int) -> str:

@@ -13,6 +13,7 @@ import redis
 
 from extproc.config import RedisSettings
 from extproc.demo.processes import Child
+from extproc.io.fleet_state import read_fleet
 from extproc.io.lease import Fenced, Lease
 from extproc.io.leases import Leases
 from extproc.io.redis_client import make_client
@@ -192,9 +193,43 @@ async def test_leases_of_more_pools_than_there_are_connections_are_all_held(
 ) -> None:
     leases = Leases(RedisSettings(url=server[0]), "gw-1")
     made = [leases.of(f"collector:{number}") for number in range(40)]
-    await asyncio.gather(*(lease.attempt() for lease in made))
+    await leases.round()
     assert [lease.name for lease in made if not lease.held] == []
     await leases.stop()
+    other = Leases(RedisSettings(url=server[0]), "gw-2")
+    lease = other.of("collector:39")
+    await other.round()
+    assert lease.held, "all were given up"
+    await other.stop()
+
+
+@pytest.mark.parametrize(
+    "holder",
+    ["", "gw-2", "gw 2#ab", "gw-2#xyz", "\x1b[31mgw-2#ab", "gw-2\n#ab", "g" * 65 + "#" + "a" * 16, "\xff#ab"],
+)
+async def test_a_holder_that_no_gateway_can_be_holds_nothing(server: tuple[str, Child], holder: str) -> None:
+    client = make_client(RedisSettings(url=server[0]), "test")
+    forged = holder.encode("latin-1")
+    await client.hset("kvsteer:lease:test", mapping={"holder": forged, "token": "7"})
+    await client.pexpire("kvsteer:lease:test", 86_400_000)
+    [seen] = (await read_fleet(RedisSettings(url=server[0])))["leases"]
+    assert seen["holder"] is None
+    lease = Lease(client, "kvsteer", "test", "gw-1")
+    await lease.attempt()
+    assert lease.held
+    assert lease.holder == "gw-1"
+    await client.aclose()
+
+
+async def test_a_lease_that_ends_far_too_late_is_given_a_ttl(server: tuple[str, Child]) -> None:
+    client = make_client(RedisSettings(url=server[0]), "test")
+    await client.hset("kvsteer:lease:test", mapping={"holder": "gw-2#ab", "token": "7"})
+    await client.pexpire("kvsteer:lease:test", 86_400_000)
+    lease = Lease(client, "kvsteer", "test", "gw-1")
+    await lease.attempt()
+    assert (lease.held, lease.holder) == (False, "gw-2")
+    assert 0 < await client.pttl("kvsteer:lease:test") <= 1200
+    await client.aclose()
 
 
 async def test_who_never_held_can_write_nothing(server: tuple[str, Child]) -> None:

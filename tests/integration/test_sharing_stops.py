@@ -46,7 +46,7 @@ def paused(child: Child) -> Iterator[None]:
 async def stops(made: Sharing) -> None:
     """It stops in time, and leaves no task behind but those that end calls."""
     tasks = list(made._tasks._tasks.values())
-    assert len(tasks) == 6
+    assert len(tasks) == 5
     began = time.monotonic()
     await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(made.stop())), BOUND)
     assert time.monotonic() - began < BOUND

@@ -4,6 +4,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from redis.exceptions import ConnectionError as Unreachable
+from redis.exceptions import ResponseError
 
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
@@ -216,3 +217,49 @@ async def test_a_replica_that_joins_late_has_the_snapshot_loaded_again_and_the_n
     await world.duty.look()
     assert world.loads == 3
     assert world.reach.whole
+
+
+async def test_redis_that_refuses_snapshots_again_and_again_is_told_with_the_key() -> None:
+    world = World()
+    world.snapshots.key = lambda pool: f"kvsteer:snapshot:{pool}"
+    world.snapshots.head.side_effect = ResponseError("WRONGTYPE Operation against a key of another kind")
+    whys = []
+    for _ in range(3):
+        await world.duty.look()
+        whys.append(world.duty.trouble.why)
+    assert whys == [
+        "",
+        "",
+        "snapshots: the key kvsteer:snapshot:chat is of another type than kvsteer's; rename or delete it",
+    ]
+    world.snapshots.head.side_effect = None
+    await world.duty.look()
+    assert world.duty.trouble.why == ""
+
+
+async def test_redis_that_is_gone_is_no_trouble_of_snapshots_for_the_registry_tells_it() -> None:
+    world = World()
+    world.snapshots.head.side_effect = Unreachable()
+    for _ in range(5):
+        await world.duty.look()
+    assert world.duty.trouble.why == ""
+
+
+async def test_one_pools_snapshot_that_fails_holds_up_no_other_pools() -> None:
+    world = World()
+    reach = Reach(["bad", "good"])
+    reach.read((40, 0))
+
+    async def head(pool: str) -> Head:
+        if pool == "bad":
+            raise ResponseError("WRONGTYPE")
+        return Head("a", 1, (50, 0))
+
+    world.snapshots.head = head
+    pools = [Pool("bad", now=0.0), Pool("good", now=0.0)]
+    leases = {"bad": world.lease, "good": world.lease}
+    duty = SnapshotDuty(
+        world.snapshots, Shared(pools, ("me", 1)), reach, leases, lambda: (60, 0), lambda: world.now
+    )
+    await duty.look()
+    assert (reach.is_whole("bad"), reach.is_whole("good")) == (False, True)

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from extproc.io.report_ways import HttpWay, WayFailed
+from extproc.config import RedisSettings
+from extproc.io.report_ways import HttpWay, RedisWay, WayFailed
 
 REPLICA = "10.0.0.2:8000"
 Handler = Callable[[web.Request], Awaitable[web.Response]]
@@ -93,3 +94,24 @@ async def test_https_to_a_port_without_tls_is_told_as_that() -> None:
         failure = await told(url.replace("http:", "https:"))
     assert failure.reason == "tls"
     assert "no TLS" in failure.detail
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"])
+async def test_what_is_no_redis_is_said_to_be_none(said: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        way = RedisWay(RedisSettings(url=f"redis://127.0.0.1:{port}/0"), "chat")
+        with pytest.raises(WayFailed) as failed:
+            await way.send("10.0.0.1:8000", b"{}")
+        await way.close()
+    assert failed.value.reason == "refused"
+    assert failed.value.detail == (
+        "what answers there is no Redis; check host and port of --redis, and rediss:// for TLS"
+    )

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 import redis.exceptions
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, InvalidResponse, NoPermissionError, RedisError
 
 from extproc.config import RedisSettings
 from extproc.core.membership import Endpoint
@@ -119,6 +119,11 @@ async def calls(deadline: float) -> AsyncGenerator[None, None]:
     except (TimeoutError, redis.exceptions.TimeoutError):
         raise SourceFailed(
             "timeout", "redis does not answer in time; raise redis.deadline, or mend it"
+        ) from None
+    except InvalidResponse:
+        raise SourceFailed(
+            "refused",
+            "what answers there is no Redis; check host and port of redis.url, and rediss:// for TLS",
         ) from None
     except (redis.exceptions.ConnectionError, OSError):
         raise SourceFailed("connect", "redis can't be reached; check redis.url, and that it runs") from None

@@ -1,0 +1,40 @@
+"""kvsteer replicas prints what a gateway answers, whoever chose the texts in it."""
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from extproc.cli.replicas import table
+
+ROW: dict[str, Any] = {
+    "pool": "chat\x1b[2J",
+    "replica": "10.0.0.1:8000\n",
+    "state": "healthy\x07",
+    "excluded": "doubt\x1b]0;x\x07",
+    "headroom": 0.5,
+    "requests_in_flight": 1,
+    "tokens_in_flight": 2000,
+    "backlog_seconds": 0.25,
+    "kv_used": None,
+    "index_entries": 3,
+    "cache": None,
+    "sample_age": None,
+}
+GONE = {"pool": "chat", "replica": "10.0.0.2:8000", "state": "removed\r", "state_cause": "dead\x9bline"}
+
+
+def test_control_characters_of_others_reach_no_terminal() -> None:
+    made = table([ROW], [GONE])
+    cells = [list(column.cells) for column in made.columns]
+    assert cells[0] == ["chat?[2J", "chat"]
+    assert cells[1] == ["10.0.0.1:8000?", "10.0.0.2:8000"]
+    assert cells[2] == ["healthy? (doubt?]0;x?)", "removed? (dead?line)"]
+    out = StringIO()
+    Console(file=out, width=200, markup=False).print(made)
+    assert all(letter.isprintable() or letter == "\n" for letter in out.getvalue())
+
+
+def test_a_replica_that_may_be_chosen_has_its_state_alone() -> None:
+    made = table([{**ROW, "state": "healthy", "excluded": None}])
+    assert list(made.columns[2].cells) == ["healthy"]
