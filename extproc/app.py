@@ -41,6 +41,8 @@ from extproc.io.state_page import StatePage
 from extproc.io.tasks import Supervisor
 from extproc.io.transports import Transport
 from extproc.io.transports.grpcio import GrpcioTransport
+from extproc.io.waiting_metrics import WaitingMetrics
+from extproc.io.waking import Waking
 
 if TYPE_CHECKING:
     from extproc.io.following import PoolFollower
@@ -76,6 +78,8 @@ class Gateway:
         self.records = Records(settings.admin.decisions)
         self.prometheus = CollectorRegistry()
         self.metrics = Metrics(self.steering, self.prometheus)
+        self.waits = WaitingMetrics(self.steering.holding, self.prometheus)
+        self.waking = Waking(self.steering.holding, clock.monotonic)
         self.endings = Endings(
             self.steering,
             OutcomeMetrics(self.steering.pools, self.prometheus),
@@ -176,6 +180,7 @@ class Gateway:
         """NOT_SERVING, a pause in which Envoys notice, then every stream ends with OK; nobody is cut."""
         self._stopping = True
         self.transport.set_ready(False)
+        self.waking.close()
         _log.info("draining", open_streams=self._open)
         await asyncio.sleep(self.settings.grpc.drain_notice)
         await self.transport.stop(self.settings.grpc.drain)
@@ -249,6 +254,8 @@ class Gateway:
         """Tell everybody who counts or keeps decisions."""
         self.metrics.settled(exchange, seconds)
         self.records.settled(exchange, seconds)
+        if exchange.waited:
+            self.waits.bound(exchange.waited)
         if self.settings.log.requests:
             decision = exchange.decision
             _log.info(

@@ -11,6 +11,7 @@ from extproc.core.headroom import Weights
 from extproc.core.pool import Pool
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
+from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.io.collector import Target
 from extproc.io.intake import Modes
 
@@ -34,7 +35,22 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         include_usage=feedback.include_usage,
         limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
     )
-    return Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing
+    steering = Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing
+    for pool, chosen in zip(pools, settings.pools, strict=True):
+        if chosen.late_binding.enabled:
+            _furnish(steering, pool, chosen, settings)
+    return steering
+
+
+def _furnish(steering: Steering, pool: Pool, settings: PoolSettings, whole: GatewaySettings) -> None:
+    """Give a pool a waiting room."""
+    late, interval = settings.late_binding, settings.metrics.interval
+    room = RoomSettings(
+        theta=late.theta(observer=whole.feedback.observer, interval=interval),
+        cap=late.longest_wait,
+        requests=late.requests,
+    )
+    steering.holding.furnish(WaitingRoom(pool, room), late.bytes, whole.envoy.message_timeout)
 
 
 def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> Pool:

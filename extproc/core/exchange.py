@@ -8,6 +8,9 @@ States and what moves them (a message not named is answered "go on" or ignored, 
     START      anything of an observer                     -> OVER      a first token was seen: closes with OK
     START      anything else                               -> OVER      not for us: the stream closes with OK
     BODY       request_body (end of stream or trailers)    -> DECIDED   decided by the prompt, or refused
+    BODY       the same, and the pool's room holds it      -> HELD      Envoy is told to wait
+    HELD       its turn comes (`let_go`, no message)       -> DECIDED   decided by the prompt, or refused
+    HELD       any message                                 -> HELD      none is due; "go on", or ignored
     DECIDED    a further request body                      -> DECIDED   ignored: never answered twice
     DECIDED    response_headers, _body, _trailers          -> DECIDED   answered at once; how it ended is noted
     any        the stream ends                             -> OVER      the charge is released
@@ -15,6 +18,7 @@ States and what moves them (a message not named is answered "go on" or ignored, 
 Full-duplex bodies come in pieces that must be echoed; their state belongs between BODY and DECIDED.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -22,6 +26,7 @@ from google.protobuf.message import DecodeError
 from extproc.core import dialects, encoding, headers, include_usage, observer, replies
 from extproc.core.decide import Decision
 from extproc.core.ending import Ending
+from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 from extproc.core.response import Response
 from extproc.core.steering import Steering
@@ -29,7 +34,7 @@ from extproc.errors import TooLarge, Unreadable
 from extproc.pb import ext_proc_pb2 as pb
 
 #: In the order in which an exchange goes through them.
-START, BODY, DECIDED, OVER = range(4)
+START, BODY, HELD, DECIDED, OVER = range(5)
 
 _BUFFERED = pb.ProcessingMode.BUFFERED
 
@@ -73,6 +78,23 @@ _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.traile
 _RESPONSE = frozenset({"response_headers", "response_body", "response_trailers"})
 
 
+class _Owed:
+    """What is known of a request that is held, and the other body it goes on with, if there is one."""
+
+    __slots__ = ("arrived", "body", "outcome", "pool", "prompt")
+
+    def __init__(self, prompt: Prompt, pool: Pool, arrived: float, outcome: str) -> None:
+        self.prompt = prompt
+        self.pool = pool
+        self.arrived = arrived
+        self.outcome = outcome
+        self.body: bytes | None = None
+
+
+def _nobody(_now: float) -> None:
+    """Nobody waits for the answer."""
+
+
 class Exchange:
     """The life of one HTTP request as Envoy tells it.
 
@@ -82,20 +104,25 @@ class Exchange:
         decision: once there is one.
         ending: how it ended, once something was told of that.
         request_id: the id the replica and the records know it by.
+        due: called with the time when it is held and its turn came; whoever set it calls `let_go` and answers.
+        waited: seconds that it was held.
     """
 
     __slots__ = (
         "_encoding",
         "_key",
+        "_owed",
         "_owned",
         "_path",
         "_response",
         "_steering",
         "decision",
+        "due",
         "ending",
         "outcome",
         "request_id",
         "state",
+        "waited",
         "why",
     )
 
@@ -106,6 +133,9 @@ class Exchange:
         self._path = ""
         self._encoding = ""
         self._response: Response | None = None
+        self._owed: _Owed | None = None
+        self.due: Callable[[float], None] = _nobody
+        self.waited = 0.0
         self.state = START
         self.outcome = ENDED_EARLY
         self.why = ""
@@ -148,12 +178,24 @@ class Exchange:
 
     def end(self, now: float) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
+        if self.state == HELD:
+            self._steering.holding.leave(self._key, now)
         self.state = OVER
         if self._response is not None and self.ending is not None:
             self._response.left(self.ending)
         self._steering.watched.pop(self._key, None)
         answered = self.ending is not None and self.ending.answered
         self._steering.ledger.release(self._key, now, answered=answered)
+        self._steering.holding.stir()
+
+    def let_go(self, now: float) -> Reply:
+        """Decide, as its turn came: the answer that Envoy waits for."""
+        owed = self._owed
+        assert owed is not None, "it is not held"
+        self._owed = None
+        self.waited = now - owed.arrived
+        reply = self._decide_now(owed.prompt, owed.pool, now, owed.outcome)
+        return self._with_usage(reply, owed.body)
 
     def first_token(self, now: float) -> None:
         """The first piece of the answer was seen."""
@@ -209,7 +251,8 @@ class Exchange:
 
     def _on_body(self, body: bytes, now: float) -> Reply:
         rules = self._steering.rules
-        if len(body) > rules.body:
+        size = len(body)
+        if size > rules.body:
             return self._refuse(TOO_LARGE, "body")
         try:
             if self._encoding:
@@ -222,25 +265,41 @@ class Exchange:
             if rules.unreadable_passes or error.reason == "no_dialect":
                 return self._decide(_opaque(body, error), now, UNREADABLE)
             return self._refuse(BAD_REQUEST, error.reason)
-        reply = self._decide(prompt, now, STEERED)
-        if rules.include_usage and not self._encoding and self.outcome == STEERED:
+        changes = rules.include_usage and not self._encoding
+        reply = self._decide(prompt, now, STEERED, size)
+        if self._owed is not None:
+            self._owed.body = include_usage.added(prompt, body) if changes else None
+        elif changes and self.outcome == STEERED:
             return self._with_usage(reply, include_usage.added(prompt, body))
         return reply
 
     def _with_usage(self, reply: Reply, body: bytes | None) -> Reply:
         """The same answer, and the request goes on with another body, if there is one."""
-        if body is None:
+        if body is None or self.outcome != STEERED:
             return reply
         assert isinstance(reply.data, bytes)
         return Reply(reply.data + replies.replaced(body))
 
-    def _decide(self, prompt: Prompt | None, now: float, outcome: str) -> Reply:
+    def _decide(self, prompt: Prompt | None, now: float, outcome: str, size: int = 0) -> Reply:
+        """Decide now, or hold it where its pool has a room for it; `size` bytes of body wait then."""
         steering = self._steering
         pool = steering.pool_for(prompt.model if prompt else "")
         if pool is None and outcome == UNREADABLE:
             pool = steering.pools[0]  # an engine is to answer it; which models there are is not its fault
         if pool is None:
             return self._refuse(UNKNOWN_MODEL)
+        if (
+            pool.room is not None
+            and prompt is not None
+            and steering.holding.keeps(self, self._key, pool, prompt, size, now)
+        ):
+            self.state = HELD
+            self._owed = _Owed(prompt, pool, now, outcome)
+            return Reply(steering.holding.patience(pool))
+        return self._decide_now(prompt, pool, now, outcome)
+
+    def _decide_now(self, prompt: Prompt | None, pool: Pool, now: float, outcome: str) -> Reply:
+        steering = self._steering
         at_headers = self.state == START
         streams = prompt is not None and prompt.stream
         mark = observer.mark(steering, self._key) if streams else ""

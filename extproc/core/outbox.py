@@ -100,7 +100,9 @@ class Outbox:
         self._sampled: dict[tuple[str, str], tuple[Pool, Replica, Sample | None, str, float]] = {}
         self._forgotten: list[tuple[Engine, bytes]] = []
         self._troubled: dict[Engine, float] = {}
-        self._held: list[tuple[int, Pool, Prompt, float]] = []
+        self._held: dict[
+            int, tuple[Pool, Prompt, float]
+        ] = {}  # by exchange; until told, or bound before that
         self._table: list[Running] | None = None  # rows not yet told
         self._engines: list[Engine] = []  # that rows of the table name
         self._part = self._parts = self._before = 0
@@ -180,8 +182,13 @@ class Outbox:
         if len(self._held) >= _OTHERS:
             self.dropped["other"] += 1
             return
-        self._held.append((key, pool, prompt, arrived))
+        self._held[key] = pool, prompt, arrived
         self._stir()
+
+    def unheld(self, key: int, *, gone: bool) -> None:
+        """It does not wait any more. Its placement tells that, unless it is `gone`."""
+        if self._held.pop(key, None) is None and gone:
+            self.ended(key)
 
     def table_wanted(self, now: float) -> None:
         """Somebody missed something."""
@@ -276,7 +283,8 @@ class Outbox:
             batch.forgotten.append(Forgotten(rows.setdefault(engine, len(rows)), hashes))
             room -= _ROW_BYTES + len(hashes)
         while self._held and room > 0:
-            key, pool, prompt, arrived = self._held.pop(0)
+            key = next(iter(self._held))
+            pool, prompt, arrived = self._held.pop(key)
             chains = _chains(prompt.chains, MOST_HASHES)
             sizes = (prompt.model[:256], prompt.dialect, prompt.size, prompt.token_ids)
             batch.held.append(Held(key, pool.name, *sizes, max(now - arrived, 0.0), chains))

@@ -55,10 +55,18 @@ class Busy:
 
 
 class Room(Protocol):
-    """Where requests wait for a replica (core/waiting.py); it must know when more becomes cached."""
+    """Where requests wait for a replica (core/waiting.py); it must know what changes and what becomes cached."""
 
     def placed(self, chains: Sequence[Chain]) -> None:
         """Prompts are on their way to a replica."""
+        ...
+
+    def stir(self) -> None:
+        """A replica was heard, came or left."""
+        ...
+
+    def adopted(self) -> None:
+        """The pool may have another policy."""
         ...
 
 
@@ -131,6 +139,8 @@ class Pool:
         self.policy_version = version
         self.shadow = shadow
         self._arrange(self.replicas)
+        if self.room is not None:
+            self.room.adopted()
 
     def rho(self, among: Sequence[Replica], now: float) -> float:
         """How busy the pool is, by what is scarcer: time for prompts, or the running slots of the replicas `among`.
@@ -205,6 +215,8 @@ class Pool:
             self._resize(replica)
         if self.feedback is not None:
             self.feedback.truth.sampled(replica.slot, sample.hit_tokens, sample.block_size, sample.at)
+        if self.room is not None:
+            self.room.stir()
         return replica
 
     def _resize(self, replica: Replica) -> None:
@@ -248,6 +260,8 @@ class Pool:
         gone = [replica.address for replica in self.replicas if replica.life.state == GONE]
         for address in gone:
             self.leave(address)
+        if self.room is not None:
+            self.room.stir()  # one may be back that was barred
         return gone
 
     def place(self, replica: Replica, chains: Sequence[Chain], now: float) -> list[int]:
@@ -281,6 +295,8 @@ class Pool:
         policies = [self.policy, *([self.shadow.policy] if self.shadow else [])]
         in_parts = len(replicas) > WHOLE and all(getattr(policy, "sampled", False) for policy in policies)
         self.ring = Ring(replicas) if in_parts else None
+        if self.room is not None:
+            self.room.stir()
 
 
 def has_restarted(before: Sample, after: Sample) -> bool:

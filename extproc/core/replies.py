@@ -38,6 +38,16 @@ def continue_headers(owned: Iterable[str]) -> bytes:
     return _headers_continue([*ALWAYS_REMOVED, *further]) if further else _CONTINUE_HEADERS
 
 
+def wait_for(seconds: float) -> bytes:
+    """Makes Envoy wait so many seconds for the answer to its last message, if `max_message_timeout` allows it.
+
+    Envoy takes it once for a message, and reads nothing else of it.
+    """
+    message = pb.ProcessingResponse()
+    message.override_message_timeout.FromMilliseconds(round(seconds * 1000))
+    return _bytes(message)
+
+
 #: Answers kept by what they do not share with others: fleets are small, so are the ways to order three replicas.
 _KEPT = 4096
 _kept: dict[tuple[str, str, bool], bytes] = {}

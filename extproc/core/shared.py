@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final, NamedTuple
 
+from extproc.core.elsewhere import Elsewhere
 from extproc.core.fleet import Replica
 from extproc.core.flights import Charges, believed
 from extproc.core.journal import Batch, Engine, Placed, Ratio, heard, same_engine, unpack_chain, unpack_hashes
@@ -97,6 +98,9 @@ class Shared:
         self.epoch: Callable[[], float] = lambda: float("inf")
         self._charges = Charges(count(-1, -1), lambda engine: self._find(engine)[1])
         self.peers = Peers(self._charges)
+        self._elsewhere = Elsewhere(self.pools)
+        #: Called when news of others were taken in.
+        self.on_news: Callable[[], None] = lambda: None
         self._now = 0.0
         self._corrections: deque[_Forgotten] = deque(maxlen=_CORRECTIONS)
         self._recent: deque[_Heard] = deque()
@@ -106,6 +110,11 @@ class Shared:
     def requests(self) -> int:
         """Requests of others in flight on replicas known here."""
         return self._charges.count
+
+    @property
+    def held(self) -> int:
+        """Requests that wait at other gateways."""
+        return len(self._elsewhere)
 
     def hear(self, batch: Batch, position: Position, now: float, lag: float = 0.0) -> bool:
         """Take in a batch; whether it was news.
@@ -135,12 +144,14 @@ class Shared:
         if peer is not None:
             self._busy(batch, homes)
             self._fly(peer, batch, homes, made)
+            self._elsewhere.hear((batch.gateway, batch.boot), batch, made)
             for row in batch.relayed:
                 self._first_token((row.gateway, row.boot), row.key)
             self._charges.settle()
             self._doubt(batch, homes, made)
         self._sample(batch, made)
         self._learn(batch)
+        self.on_news()
         return True
 
     def first_token(self, gateway: tuple[str, int], key: int, now: float) -> None:
@@ -148,6 +159,7 @@ class Shared:
         self._now = self._charges.now = now
         self._first_token(gateway, key)
         self._charges.settle()
+        self.on_news()
 
     def _first_token(self, gateway: tuple[str, int], key: int) -> None:
         if gateway == self._me:
@@ -160,6 +172,9 @@ class Shared:
         self._now = self._charges.now = now
         silent = list(self.peers.silent(now))
         self._charges.settle()
+        self._elsewhere.keep_only(self.peers)
+        if silent:
+            self.on_news()
         return silent
 
     def rebind(self, now: float) -> None:

@@ -11,6 +11,7 @@ from extproc.core.decide import Decision, decide, weigh
 from extproc.core.dialects import Limits
 from extproc.core.ending import Ending
 from extproc.core.fleet import Replica
+from extproc.core.holding import Holding
 from extproc.core.ledger import Ledger
 from extproc.core.outcome import Ended
 from extproc.core.policies.base import Rng
@@ -58,6 +59,8 @@ class Steering:
         self.pools = pools
         self.rules = rules
         self.ledger = Ledger()
+        #: Requests that wait for a replica.
+        self.holding = Holding(pools, self.ledger)
         self.rng = rng
         #: Called when the breaker of a replica opens, with the seconds until it lets one try, or closes, with 0.
         self.on_breaker: Callable[[Pool, Replica, float], None] = lambda _pool, _replica, _seconds: None
@@ -122,6 +125,7 @@ class Steering:
             return
         watched.first_token(now)
         self.ledger.prompt_done(key, now)
+        self.holding.stir()
         for pool in self.pools:
             if pool.feedback is not None:
                 pool.feedback.first_token(key)

@@ -26,13 +26,12 @@ Pure: events come in as calls, the caller binds what `next_own` names, and asks 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
 from extproc.core.policies.charged_cost import ChargedCost, backlogs_of
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.waiters import Held, View, front_of, look_up
 
 #: Seconds after which what a held request finds cached is looked up again, since entries get evicted.
 _REFRESH = 2.0
@@ -74,66 +73,9 @@ class RoomSettings:
             raise ValueError(f"waiting: there is no order {self.order!r}; known: shortest, fcfs")
 
 
-class _Held:
-    """One waiting request.
-
-    Attributes:
-        base: uncached work on every replica that is not in `better`, the most it has on any, as of `looked_up`.
-        better: places in `Pool.replicas` where it has less, and how much there.
-        watch: hashes that, once placed somewhere, make more of it cached there.
-        output: tokens of its answer to expect, as of then.
-        yielded: since when room is left for it, when it is another gateway's.
-    """
-
-    __slots__ = (
-        "arrived", "base", "better", "is_own", "key", "looked_up", "output", "prompt", "tokens", "watch", "yielded",
-    )  # fmt: skip
-
-    def __init__(self, key: int, prompt: Prompt, arrived: float, tokens: int, is_own: bool) -> None:
-        self.key = key
-        self.prompt = prompt
-        self.arrived = arrived
-        self.tokens = tokens
-        self.is_own = is_own
-        self.base = self.output = 0.0
-        self.better: list[tuple[int, float]] = []
-        self.looked_up = -math.inf
-        self.yielded = math.inf
-        self.watch: set[int] = set()
-
-
-class _View(NamedTuple):
-    """The replicas at one moment, for answers of one length.
-
-    `backlogs`: seconds ahead, infinity where excluded. `costs`: these and the other costs. `rates`: seconds for a
-    unit of work, and `charged` what they cost. `front`: places that may be best for work that is the same everywhere.
-    """
-
-    backlogs: list[float]
-    costs: list[float]
-    rates: list[float]
-    charged: list[float]
-    front: list[int]
-
-    def best(self, held: _Held) -> tuple[int, float]:
-        """The replica with the least charged cost, and the uncached work there."""
-        costs, charged, front = self.costs, self.charged, self.front
-        best, work = front[0], held.base
-        least = costs[best] + charged[best] * work
-        for i in front[1:]:
-            cost = costs[i] + charged[i] * work
-            if cost < least:
-                best, least = i, cost
-        for i, less in held.better:
-            cost = costs[i] + charged[i] * less
-            if cost < least:
-                best, least, work = i, cost, less
-        return best, work
-
-
 #: One in the common order, which is that of the first three: whether it came when its replica was open already or too
 #: late for all to know of it, its rank, its key; then itself, that replica and the seconds of prompt work there.
-_Place = tuple[bool, float, int, _Held, int, float]
+_Place = tuple[bool, float, int, Held, int, float]
 
 
 class WaitingRoom:
@@ -151,8 +93,12 @@ class WaitingRoom:
         self.settings = settings
         self.own = 0  #: requests of this gateway that wait
         self.own_tokens = 0  #: and their prompt tokens
-        self._policy = pool.policy = replace(pool.policy, most=min(pool.policy.most, settings.most))
-        self._held: dict[int, _Held] = {}  # in the order of coming
+        #: Called when something happened for which `next_own` is worth asking, while something of its own waits.
+        self.on_stir: Callable[[], None] = lambda: None
+        self.is_open = True  #: whether requests are held; else all that wait go at once, oldest first
+        self._closed = False
+        self._policy = self._bounded(pool.policy)
+        self._held: dict[int, Held] = {}  # in the order of coming
         self._replicas: Sequence[Replica] = ()
         self._shut = -math.inf  # when last no replica was open, or nobody looked: room is left anew from then
         self._looked = -math.inf  # when `_opened` was brought up to date
@@ -166,25 +112,54 @@ class WaitingRoom:
     def __contains__(self, key: int) -> bool:
         return key in self._held
 
+    def _bounded(self, policy: ChargedCost) -> ChargedCost:
+        """The pool's policy with w bounded as the settings say, which it chooses by from now on."""
+        bounded = self.pool.policy = replace(policy, most=min(policy.most, self.settings.most))
+        return bounded
+
     # -- events ----------------------------------------------------------------------------------------
+
+    def stir(self) -> None:
+        """Something happened at a replica, or to the fleet."""
+        if self.own:
+            self.on_stir()
+
+    def adopted(self) -> None:
+        """The pool may choose by another policy: by any but charged_cost nobody waits."""
+        policy = self.pool.policy
+        if policy is not self._policy and isinstance(policy, ChargedCost):
+            self._policy = self._bounded(policy)
+        self.is_open = not self._closed and isinstance(policy, ChargedCost)
+        self.stir()
+
+    def close(self) -> None:
+        """Nobody waits any more: the gateway stops."""
+        self._closed, self.is_open = True, False
+        self.stir()
 
     def has_space(self, tokens: int) -> bool:
         """Whether one more request of so many prompt tokens may wait here."""
         settings = self.settings
         return self.own < settings.requests and self.own_tokens + tokens <= settings.tokens
 
-    def hold(self, key: int, prompt: Prompt, arrived: float) -> None:
-        """An own request came. Ask `next_own` at once: it need not wait when its best replica is open."""
-        held = self._held[key] = _Held(key, prompt, arrived, self._tokens(prompt), is_own=True)
+    def hold(self, key: int, prompt: Prompt, arrived: float, ahead: float = 0.0) -> None:
+        """An own request came. Ask `next_own` at once: it need not wait when its best replica is open.
+
+        `ahead`: seconds of work by which it goes before others (below 0: after), for whoever ranks requests.
+        """
+        held = self._held[key] = Held(key, prompt, arrived, self.tokens_of(prompt), is_own=True)
+        held.ahead = ahead
         if not self.own:
             self._shut = arrived  # nobody looked whether room was left in vain
         self.own += 1
         self.own_tokens += held.tokens
 
-    def hear(self, key: int, prompt: Prompt, arrived: float) -> None:
-        """Another gateway announced a request that it holds."""
-        if len(self._held) - self.own < _OTHERS * max(self.settings.requests, 1):
-            self._held[key] = _Held(key, prompt, arrived, self._tokens(prompt), is_own=False)
+    def hear(self, key: int, prompt: Prompt, arrived: float) -> bool:
+        """Another gateway announced a request that it holds; whether it is remembered."""
+        fits = len(self._held) - self.own < _OTHERS * max(self.settings.requests, 1)
+        if fits:
+            self._held[key] = Held(key, prompt, arrived, self.tokens_of(prompt), is_own=False)
+        return fits
 
     def remove(self, key: int) -> None:
         """A request was bound, its client left, or its gateway died. Unknown keys are ignored."""
@@ -203,11 +178,24 @@ class WaitingRoom:
 
     # -- the rule --------------------------------------------------------------------------------------
 
+    def needs_none(self, now: float) -> bool:
+        """Whether a request that comes may go at once: all are open and nobody waits, or none may be chosen."""
+        replicas, theta = self.pool.replicas, self._theta
+        if all(replica.barred is not None for replica in replicas):
+            return True
+        return not self._held and all(
+            replica.barred is None
+            and replica.occupancy <= 1.0
+            and replica.books.floor <= theta
+            and replica.books.idle_at - now <= theta
+            for replica in replicas
+        )
+
     def next_own(self, now: float) -> int | None:
         """The own request to bind now, or None. Bind it (which removes it) and ask again."""
         if not self.own:
             return None
-        late = self._capped(now)
+        late = self._capped(now if self.is_open else math.inf)
         if late is not None:
             return late
         backlogs = self._backlogs(now)
@@ -276,7 +264,7 @@ class WaitingRoom:
             del self._held[key]
         return found
 
-    def _views(self, backlogs: list[float], now: float) -> Callable[[float], _View]:
+    def _views(self, backlogs: list[float], now: float) -> Callable[[float], View]:
         """What a request with an answer of so many tokens sees of the replicas. Only crowded ones mind the length."""
         replicas = self.pool.replicas
         rho = self.pool.rho(replicas, now)
@@ -284,14 +272,14 @@ class WaitingRoom:
         rates = [1.0 / replica.prefill_speed for replica in replicas]
         charged = [charge * rate * replica.bias for rate, replica in zip(rates, replicas, strict=True)]
         crowded = any(replica.crowded for replica in replicas)
-        views: dict[float, _View] = {}
+        views: dict[float, View] = {}
 
-        def view(output: float) -> _View:
+        def view(output: float) -> View:
             key = output if crowded else 0.0
             if key not in views:
                 pressed = self._policy.pressures(replicas, key, rho)
                 costs = [(b + p) * r.bias for b, p, r in zip(backlogs, pressed, replicas, strict=True)]
-                views[key] = _View(backlogs, costs, rates, charged, _front(costs, charged))
+                views[key] = View(backlogs, costs, rates, charged, front_of(costs, charged))
             return views[key]
 
         return view
@@ -321,14 +309,14 @@ class WaitingRoom:
         self._check_places()
         for held in self._held.values():
             if now - held.looked_up > _REFRESH:
-                self._look_up(held, now)
+                look_up(held, self.pool, now)
             view = view_of(held.output)
             best, work = view.best(held)
             if ahead[best] > theta:
                 held.yielded = math.inf
                 continue
             seconds = work * view.rates[best]
-            rank = held.arrived if fcfs else seconds - alpha * (now - held.arrived)
+            rank = (held.arrived if fcfs else seconds - alpha * (now - held.arrived)) - held.ahead
             is_late = shared and held.arrived + delay > self._opened[best]
             queue.append((is_late, rank, held.key, held, best, seconds))
         queue.sort()
@@ -341,7 +329,7 @@ class WaitingRoom:
             for held in self._held.values():
                 held.looked_up = -math.inf
 
-    def _trusts(self, held: _Held, now: float) -> bool:
+    def _trusts(self, held: Held, now: float) -> bool:
         """Whether to leave room for another's request. Its owner, who may see the fleet otherwise, may not take it:
         then the replica would stand idle, so after `patience` others go first."""
         if not self._shut <= held.yielded <= now:
@@ -351,49 +339,6 @@ class WaitingRoom:
             self._again = min(self._again, until)
         return until >= now
 
-    def _look_up(self, held: _Held, now: float) -> None:
-        """See what it finds cached where."""
-        held.looked_up = now
-        pool, prompt = self.pool, held.prompt
-        ratio, doubling = pool.tokens_per_byte(prompt), pool.traits.prefill_doubling
-        cached: dict[int, float] = {}
-        held.watch = set()
-        for chain in prompt.chains:
-            found = pool.index.match(chain.hashes)
-            for slot, depth in found.items():
-                cached[slot] = cached.get(slot, 0.0) + chain.ends[depth - 1] * ratio
-            depths = {0, *found.values()} if len(found) < len(pool.replicas) else set(found.values())
-            held.watch.update(chain.hashes[depth] for depth in depths if depth < len(chain.hashes))
-        most = max(held.tokens - 1, 0)
-        everywhere = cached and len(cached) >= len(pool.replicas)
-        least = min(min(cached.values()), most) if everywhere else 0.0
-        held.output = self._expected(prompt, held.tokens)
-        held.base = prefill_work(least, held.tokens, doubling)
-        held.better = [
-            (i, prefill_work(min(cached[replica.slot], most), held.tokens, doubling))
-            for i, replica in enumerate(pool.replicas)
-            if cached.get(replica.slot, 0.0) > least
-        ]
-
-    def _expected(self, prompt: Prompt, tokens: int) -> float:
-        """Output tokens to expect, as a decision does; else it would go where the room did not mean it to."""
-        if prompt.kind != "generate":
-            return 0.0
-        each = self.pool.output.predict(prompt.model, prompt.dialect, tokens)
-        return (each if prompt.max_output is None else min(each, prompt.max_output)) * prompt.n
-
-    def _tokens(self, prompt: Prompt) -> int:
+    def tokens_of(self, prompt: Prompt) -> int:
+        """Prompt tokens of a request, as the room counts them."""
         return math.ceil(prompt.size * self.pool.tokens_per_byte(prompt))
-
-
-def _front(costs: list[float], charged: list[float]) -> list[int]:
-    """Places in the order of cost, each faster than those before it; the others are never best for the same work."""
-    if min(charged) == max(charged):
-        return [costs.index(min(costs))]
-    front: list[int] = []
-    fastest = math.inf
-    for i in sorted(range(len(costs)), key=costs.__getitem__):
-        if charged[i] < fastest:
-            front.append(i)
-            fastest = charged[i]
-    return front

@@ -67,14 +67,20 @@ def _connection_manager(settings: GatewaySettings) -> Tree:
         # This Envoy is the edge: clients' x-envoy-* (timeouts, retries) are dropped, request ids made here.
         use_remote_address=True,
         # Covers the wait for the gateway, for the first token, and between two tokens.
-        stream_idle_timeout=seconds(settings.envoy.idle_timeout),
+        stream_idle_timeout=seconds(_idle_timeout(settings)),
         request_headers_timeout="30s",
         early_header_mutation_extensions=[_strip()],
         local_reply_config=replies.local_reply_config(settings.limits.body),
         route_config=routes.route_config(settings),
-        http_filters=http_filters(settings.envoy, settings.feedback),
+        http_filters=http_filters(settings.envoy, settings.feedback, settings.longest_wait),
         **({"access_log": _access_logs(settings)} if settings.envoy.access_log else {}),
     )
+
+
+def _idle_timeout(settings: GatewaySettings) -> float:
+    """Seconds; a request that waits in the gateway is silent, and must outlast that and the gateway's answer."""
+    waits = settings.longest_wait
+    return max(settings.envoy.idle_timeout, waits + settings.envoy.message_timeout + 1.0 if waits else 0.0)
 
 
 def _access_logs(settings: GatewaySettings) -> list[Tree]:

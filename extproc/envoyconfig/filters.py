@@ -36,9 +36,9 @@ _TELLING = frozenset({"trailers", "headers", "body"})
 _USAGE_NAMESPACE = "envoy.ai.token_usage"
 
 
-def http_filters(envoy: EnvoySettings, feedback: FeedbackSettings) -> list[Tree]:
-    """The filter chain, client side first."""
-    chain = [ext_proc(envoy, feedback.source)]
+def http_filters(envoy: EnvoySettings, feedback: FeedbackSettings, longest_wait: float = 0.0) -> list[Tree]:
+    """The filter chain, client side first; requests may wait in the gateway for `longest_wait` seconds."""
+    chain = [ext_proc(envoy, feedback.source, longest_wait)]
     if feedback.observer:
         chain.append(_observer(envoy))
     if feedback.source in ("trailers", "access_log"):
@@ -48,8 +48,11 @@ def http_filters(envoy: EnvoySettings, feedback: FeedbackSettings) -> list[Tree]
     return [*chain, _named("router", typed("extensions.filters.http.router.v3.Router"))]
 
 
-def ext_proc(envoy: EnvoySettings, source: str) -> Tree:
-    """The external processor. It fails open: no gateway means Envoy's own balancing, not an error."""
+def ext_proc(envoy: EnvoySettings, source: str, longest_wait: float = 0.0) -> Tree:
+    """The external processor. It fails open: no gateway means Envoy's own balancing, not an error.
+
+    A request that waits is asked to be waited for, message by message, which Envoy does within a bound alone.
+    """
     config = typed(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service=_grpc_service(),
@@ -62,6 +65,8 @@ def ext_proc(envoy: EnvoySettings, source: str) -> Tree:
         mutation_rules={"disallow_all": True, "allow_expression": {"regex": "|".join(_MUTABLE)}},
         metadata_options={"receiving_namespaces": {"untyped": [LB_NAMESPACE, OWN_NAMESPACE]}},
     )
+    if longest_wait:
+        config["max_message_timeout"] = seconds(longest_wait + envoy.message_timeout)
     if source == "body":
         config["allow_content_length_header"] = True  # nothing is changed, so it stays true
     if source in _TELLING:

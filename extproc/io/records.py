@@ -80,6 +80,7 @@ def _readable(kept: _Kept) -> dict[str, Any]:
         "rho": round(decision.rho, 4),
         "shadow": shadow_of(decision.shadow),
         "decision_seconds": seconds,
+        "held_seconds": exchange.waited,
         "candidates": rows_of(decision, state),
         "ending": ending_of(exchange.ending, decision.at),
     }

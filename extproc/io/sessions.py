@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from extproc.core.exchange import DECIDED, Exchange
+from extproc.core.exchange import DECIDED, HELD, Exchange
 from extproc.core.steering import Steering
 from extproc.io.transports import Answer, Push
 
@@ -27,7 +27,7 @@ class Watcher(Protocol):
 class ExchangeSession:
     """What a transport drives."""
 
-    __slots__ = ("_clock", "_exchange", "_push", "_settled", "_watcher", "held")
+    __slots__ = ("_clock", "_exchange", "_push", "_settled", "_spent", "_watcher", "held")
 
     def __init__(self, steering: Steering, watcher: Watcher, clock: Callable[[], float]) -> None:
         self._exchange = Exchange(steering)
@@ -35,6 +35,7 @@ class ExchangeSession:
         self._clock = clock
         self._settled = False
         self._push: Push | None = None
+        self._spent = 0.0  # seconds of work on a request before it was held
         self.held = False  # whether the answer comes later
 
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
@@ -50,11 +51,28 @@ class ExchangeSession:
         if not self._settled and exchange.state >= DECIDED:
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
+        elif exchange.state == HELD and not self.held:
+            self.held, exchange.due = True, self._due
+            self._spent = self._clock() - began
         return answer, close, self._settled and not exchange.holding
 
     def answer_by(self, push: Push) -> None:
         """How the answer that is owed is to be given."""
         self._push = push
+
+    def _due(self, now: float) -> None:
+        """The exchange was held and need not be any more."""
+        exchange, began = self._exchange, self._clock()
+        self.held, self._settled = False, True
+        try:
+            answer, close = exchange.let_go(now)
+        except Exception as error:  # as in `receive`
+            self._watcher.failed(exchange, error)
+            answer, close = None, True
+        else:
+            self._watcher.settled(exchange, self._spent + self._clock() - began)
+        if self._push is not None:
+            self._push(answer, close)
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""

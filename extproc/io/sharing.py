@@ -69,6 +69,7 @@ class Sharing:
         self.shared = Shared(steering.pools, (gateway_id, boot), self._heard)
         self.shared.collects = lambda pool, gateway: self._collects[pool].holder == gateway[:64]
         self.shared.epoch = clocks.wall
+        self.shared.on_news = steering.holding.stir
         self.shared.on_first_token = lambda key: steering.first_token(key, clock())
         self.identity = gateway_id, boot
         self.counts = JournalCounts(gateway_id, boot)
@@ -94,7 +95,7 @@ class Sharing:
 
     async def start(self) -> None:
         """Begin to tell and to listen. Returns at once: this gateway serves cold until the snapshot is loaded."""
-        self._steering.ledger.listener = self.outbox
+        self._steering.ledger.listener = self._steering.holding.listener = self.outbox
         self._steering.on_breaker = self.outbox.troubled
         self._steering.relay = self._relay
         for pool in self._steering.pools:
@@ -107,7 +108,7 @@ class Sharing:
 
     async def stop(self) -> None:
         """Tell the others that this gateway leaves, and end."""
-        self._steering.ledger.listener = self._steering.relay = None
+        self._steering.ledger.listener = self._steering.holding.listener = self._steering.relay = None
         self._steering.on_breaker = lambda _pool, _replica, _seconds: None
         self._writer.closing = self._reader.closing = True
         await self._tasks.close()
@@ -139,6 +140,7 @@ class Sharing:
                 for (_, boot), peer in shared.peers.items()
             ],
             "requests_of_others": shared.requests,
+            "held_by_others": shared.held,
             "entries": {pool.name: len(pool.index) for pool in shared.pools.values()},
             "delay": round(self.counts.delay_last, 4),
             "queue": len(self.outbox),

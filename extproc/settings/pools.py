@@ -9,6 +9,7 @@ from extproc.engines import Generic, made_of
 from extproc.quantities import Address, Duration, Number, Whole, show_duration
 from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
+from extproc.settings.late import LateBinding, LateBindingSettings
 
 
 class ReplicaSettings(Settings):
@@ -225,6 +226,10 @@ class PoolSettings(Settings):
     shadow: Annotated[ShadowSettings, BeforeValidator(_policy)] = Field(
         default_factory=ShadowSettings, description="a second policy, only compared with the first"
     )
+    late_binding: LateBinding = Field(
+        default_factory=LateBindingSettings,
+        description="whether requests wait for a replica that is nearly free; `on` and `off` will do",
+    )
     telemetry: Literal["pull", "push", "both"] = Field(
         default="pull",
         description="whether engines are scraped, report by themselves (`kvsteer report`), or both",
@@ -261,6 +266,15 @@ class PoolSettings(Settings):
             )
         if self.names and self.engine != "generic":
             raise ValueError(f"has names, which engine {self.engine} does not read; write engine: generic")
+        return self
+
+    @model_validator(mode="after")
+    def _late_binding_has_a_price(self) -> Self:
+        if self.late_binding.enabled and self.policy.name != "charged_cost":
+            raise ValueError(
+                f"binds late by the policy {self.policy.name}, which does not say what waiting is worth; "
+                "write policy: charged_cost, or late_binding: off"
+            )
         return self
 
     @model_validator(mode="after")

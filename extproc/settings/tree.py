@@ -78,6 +78,13 @@ class GatewaySettings(Settings):
                 )
         return self
 
+    @property
+    def longest_wait(self) -> float:
+        """Seconds for which a request may wait in a gateway; 0 where none does."""
+        return max(
+            (pool.late_binding.longest_wait for pool in self.pools if pool.late_binding.enabled), default=0.0
+        )
+
     @model_validator(mode="after")
     def _feedback_can_come(self) -> Self:
         if self.feedback.source == "access_log" and not self.envoy.access_log:

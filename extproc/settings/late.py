@@ -1,0 +1,65 @@
+"""Settings of late binding: whether requests wait for a replica, and how many for how long."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from extproc.quantities import Duration, Size, Whole
+from extproc.settings.base import Settings
+
+#: Sampling intervals that the engines' counters may lag when the horizon is chosen by itself: one, and half for what
+#: a scrape and the engine's step take.
+_INTERVALS = 1.5
+#: Seconds of prompt work ahead that cover the way of a first token and of an answer (docs/late-binding.md).
+_BY_FIRST_TOKENS = 0.25
+
+
+class LateBindingSettings(Settings):
+    """Whether a request is bound to a replica only when that replica is nearly free (docs/late-binding.md)."""
+
+    enabled: bool = Field(
+        default=False, description="whether requests wait in the gateway while no replica is nearly free"
+    )
+    horizon: Duration = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description=(
+            "prompt work ahead at which a replica counts as nearly free; 0 for 250ms where `feedback.observer` tells "
+            "first tokens, else one and a half times `metrics.interval`"
+        ),
+    )
+    longest_wait: Duration = Field(
+        default=60.0, ge=0.1, le=3600, description="longest wait; then it is bound however busy replicas are"
+    )
+    requests: Whole = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="most requests that wait in a gateway; those above it are bound as they come",
+    )
+    bytes: Size = Field(
+        default=256 * 2**20,
+        ge=2**20,
+        le=64 * 2**30,
+        description="most bytes of their bodies, which Envoy keeps meanwhile; those above it are bound as they come",
+    )
+
+    def theta(self, *, observer: bool, interval: float) -> float:
+        """The horizon in seconds; what news of the engines come by decides where it is not given.
+
+        Args:
+            observer: whether first tokens are told.
+            interval: seconds between two samples of an engine.
+        """
+        if self.horizon:
+            return self.horizon
+        return _BY_FIRST_TOKENS if observer else _INTERVALS * interval
+
+
+def _switch(value: object) -> object:
+    return {"enabled": value} if isinstance(value, bool) else value
+
+
+#: As settings, or `on` and `off` alone.
+LateBinding = Annotated[LateBindingSettings, BeforeValidator(_switch)]
