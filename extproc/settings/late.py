@@ -30,7 +30,7 @@ class LateBindingSettings(Settings):
         ),
     )
     longest_wait: Duration = Field(
-        default=60.0, ge=0.1, le=3600, description="longest wait; then it is bound however busy replicas are"
+        default=60.0, ge=0.1, le=1800, description="longest wait; then it is bound however busy replicas are"
     )
     requests: Whole = Field(
         default=1000,

@@ -65,6 +65,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "pools": [{**POOL, "timeouts": {"first_byte": "2s", "silence": "1s", "total": "1h"}}],
         "envoy": {"retries": 0},
     },
+    "late binding": {"pools": [{**POOL, "late_binding": {"enabled": True, "longest_wait": "30m"}}]},
     "an observer": {"feedback": {"observer": True}},
     "an observer alone": {"feedback": {"source": "off", "observer": True}},
     "a gateway id": {"gateway_id": "gw-1"},

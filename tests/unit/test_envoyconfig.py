@@ -128,6 +128,28 @@ def test_a_dead_or_slow_gateway_is_passed_by() -> None:
     assert check["no_traffic_interval"] == check["interval"] == "0.25s"
 
 
+def test_envoy_waits_for_as_long_as_requests_may_wait_in_the_gateway() -> None:
+    text = """
+pools:
+  - {name: a, models: [m], replicas: ["10.0.0.1:8000"], late_binding: {enabled: true, longest_wait: 20m}}
+  - {name: b, replicas: ["10.0.0.2:8000"], late_binding: on}
+"""
+    late = settings(text, envoy={"message_timeout": "500ms"})
+    assert ext_proc(late)["max_message_timeout"] == "1200.5s"
+    assert manager(late)["stream_idle_timeout"] == "1201.5s", (
+        "600 s by default, and a second beyond the longest wait"
+    )
+    assert "max_message_timeout" not in ext_proc(settings())
+    assert manager(settings())["stream_idle_timeout"] == "600s"
+    off = settings('pools: [{replicas: ["10.0.0.1:8000"], late_binding: off}]')
+    assert "max_message_timeout" not in ext_proc(off)
+
+
+def test_late_binding_needs_a_policy_that_says_what_waiting_is_worth() -> None:
+    with pytest.raises(ConfigError, match="write policy: charged_cost, or late_binding: off"):
+        settings('pools: [{replicas: ["10.0.0.1:8000"], policy: least_tokens, late_binding: on}]')
+
+
 def test_a_stream_of_a_dead_gateway_is_given_to_another() -> None:
     service = ext_proc(settings())["grpc_service"]
     assert service["envoy_grpc"] == {"cluster_name": "kvsteer_gateways"}
