@@ -310,12 +310,16 @@ class Exchange:
         decision.replica.sent(self.request_id, now)
         self.state = DECIDED
         self.outcome = outcome
-        told = ((headers.EXPECTED_HIT, str(int(decision.cached))), (headers.REQUEST_ID, self.request_id))
+        hit = str(int(decision.cached))
         several = pool.name if len(steering.pools) > 1 else ""
         if watched:
             steering.watched[self._key] = self
         owned, to = self._owned, decision.destination
-        return Reply(replies.steer(to, told, at_headers=at_headers, owned=owned, pool=several, mark=mark))
+        return Reply(
+            replies.steer(
+                to, hit, self.request_id, at_headers=at_headers, owned=owned, pool=several, mark=mark
+            )
+        )
 
     def _refuse(self, outcome: str, why: str = "") -> Reply:
         self.state = DECIDED

@@ -21,20 +21,24 @@ class Standing(Protocol):
 class Outlook:
     """Shared by a pool and its replicas, which tell it when one of these attributes becomes another."""
 
-    __slots__ = ("_known", "_looked", "_open_until", "is_even")
+    __slots__ = ("_known", "_looked", "_open_until", "is_even", "version")
 
     def __init__(self) -> None:
         self._known = False
         self._looked = self._open_until = -math.inf
         #: Whether all have the bias 1, as of the last `all_open`.
         self.is_even = False
+        #: Another one whenever a replica joined, left, was heard, or is not what it was.
+        self.version = 0
 
     def changed(self) -> None:
         """A replica joined, left, or is not what it was."""
+        self.version += 1
         self._known = False
 
     def heard(self, before: float, after: float) -> None:
         """A replica's `fresh_until` moved. With every sample it moves on, and what was found still holds."""
+        self.version += 1
         if after < before or before <= self._looked:  # not on; or it was stale when it was looked at
             self._known = False
 

@@ -13,8 +13,9 @@ from extproc.core.shadow import Opinion
 from extproc.core.usage.record import Usage
 from extproc.io import clock
 
-#: For each candidate: its sample, headroom, requests in flight and bias at the moment of a decision.
-State = list[tuple[Sample | None, float | None, int, float]]
+#: For each candidate: its sample, headroom and bias, and its requests in flight, at the moment of a decision.
+Told = list[tuple[Sample | None, float | None, float]]
+State = tuple[Told, list[int]]
 
 #: An exchange; when it was decided (seconds since the epoch) and the seconds that took; the policy's name and version
 #: and how the shared state was; and the candidates. Plain, as one is made for every request.
@@ -33,6 +34,8 @@ class Records:
 
     def __init__(self, size: int) -> None:
         self._ring: deque[_Kept] = deque(maxlen=size)
+        #: By pool: what its replicas told when its outlook had this version, shared by all decisions since.
+        self._told: dict[str, tuple[Sequence[Replica], int, Told]] = {}
         self.shared: Callable[[], str] = lambda: "off"
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
@@ -42,7 +45,19 @@ class Records:
             return
         pool = decision.pool
         policy = (pool.policy_name, pool.policy_version, self.shared())
-        self._ring.append((exchange, clock.wall(), seconds, policy, state_of(decision)))
+        state = self._told_to(decision), in_flight_of(decision)
+        self._ring.append((exchange, clock.wall(), seconds, policy, state))
+
+    def _told_to(self, decision: Decision) -> Told:
+        """What the candidates told. They tell twice a second, and requests are many more, so most share one list."""
+        pool, candidates = decision.pool, decision.candidates
+        if candidates is not pool.replicas:
+            return told_of(candidates)
+        replicas, version, told = self._told.get(pool.name, ((), 0, []))
+        if replicas is not candidates or version != pool.outlook.version:
+            told = told_of(candidates)
+            self._told[pool.name] = candidates, pool.outlook.version, told
+        return told
 
     def ended(self, exchange: Exchange) -> None:
         """The exchange is over: its prefix chain, which may be long, is not needed for the record."""
@@ -146,21 +161,31 @@ def request_of(decision: Decision) -> dict[str, Any]:
 
 def state_of(decision: Decision) -> State:
     """What telemetry and books say of each candidate now."""
-    return [(r.sample, r.headroom, r.books.requests, r.bias) for r in decision.candidates]
+    return told_of(decision.candidates), in_flight_of(decision)
+
+
+def told_of(replicas: Sequence[Replica]) -> Told:
+    """What telemetry says of each replica now."""
+    return [(replica.sample, replica.headroom, replica.bias) for replica in replicas]
+
+
+def in_flight_of(decision: Decision) -> list[int]:
+    """Requests in flight on each candidate now, by own books."""
+    return [replica.books.requests for replica in decision.candidates]
 
 
 def rows_of(decision: Decision, state: State) -> list[dict[str, Any]]:
     """Every candidate and every replica that was none, with why, ready for JSON."""
-    choice = decision.choice
+    choice, (told, in_flight) = decision.choice, state
     rows = []
     for i, replica in enumerate(decision.candidates):
-        sample, headroom, in_flight, bias = state[i]
+        sample, headroom, bias = told[i]
         row: dict[str, Any] = {
             "replica": replica.address,
             "incarnation": replica.incarnation,
             "excluded": None,
             "cached_tokens": round(decision.columns[i]),
-            "in_flight": in_flight,
+            "in_flight": in_flight[i],
             "headroom": headroom,
             "bias": bias,
             "sample_age": None if sample is None else round(decision.at - sample.at, 3),
