@@ -39,8 +39,7 @@ from extproc.io.sessions import ExchangeSession
 from extproc.io.snapshot import take
 from extproc.io.state_page import StatePage
 from extproc.io.tasks import Supervisor
-from extproc.io.transports import Transport
-from extproc.io.transports.grpcio import GrpcioTransport
+from extproc.io.transports import Transport, choice
 from extproc.io.waiting_metrics import WaitingMetrics
 from extproc.io.waking import Waking
 
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("kvsteer")
 
-#: Room in a message for headers and attributes beside the largest body.
-_MESSAGE_ROOM = 2**20
 #: Seconds between looks at warm-ups, breakers, back-offs and drains.
 _TICK = 0.1
 #: Seconds between looks at reports in Redis.
@@ -118,12 +115,8 @@ class Gateway:
             registry = self.registry
             self.operator.push = lambda: registry.look(self.operator.look)
         self.follower = self._follower()
-        self.transport: Transport = GrpcioTransport(
-            settings.grpc.address,
-            self._session,
-            max_message=settings.limits.body + _MESSAGE_ROOM,
-            max_streams=settings.limits.streams,
-            on_log=self._on_log,
+        self.transport: Transport = choice.build(
+            settings.grpc, settings.limits, self._session, self._on_log, self.prometheus
         )
         self.admin = Admin(
             settings.admin.address,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from extproc.config import GatewaySettings, PoolSettings, RedisSettings
+from extproc.settings.grpc import TlsSettings
 
 #: Where a fault is: keys and numbers from the top of the file.
 Loc = tuple[int | str, ...]
@@ -39,12 +40,22 @@ def faults(settings: GatewaySettings) -> Iterator[tuple[Loc, str]]:
 def _named(settings: GatewaySettings) -> Iterator[tuple[Loc, str, Callable[[str], None]]]:
     if settings.admin.report_token_file:
         yield ("admin", "report_token_file"), settings.admin.report_token_file, _is_token
+    yield from _named_by_tls(settings.grpc.tls)
     yield from _named_by_redis(settings.redis)
     for number, pool in enumerate(settings.pools):
         for loc, path, check in _named_by_pool(pool):
             yield ("pools", number, *loc), path, check
     if settings.envoy.eds_dir:
         yield ("envoy", "eds_dir"), settings.envoy.eds_dir, _is_folder
+
+
+def _named_by_tls(tls: TlsSettings) -> Iterator[tuple[Loc, str, Callable[[str], None]]]:
+    found: list[tuple[str, str, Callable[[str], None]]] = [
+        ("cert_file", tls.cert_file, _has_certificates),
+        ("key_file", tls.key_file, _can_be_opened),
+        ("client_ca_file", tls.client_ca_file, _has_certificates),
+    ]
+    return ((("grpc", "tls", key), path, check) for key, path, check in found if path)
 
 
 def _named_by_redis(redis: RedisSettings) -> Iterator[tuple[Loc, str, Callable[[str], None]]]:

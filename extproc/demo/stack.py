@@ -35,6 +35,7 @@ class StackSettings:
     pool: dict[str, Any] = field(default_factory=dict)
     envoy: dict[str, Any] = field(default_factory=dict)
     envoy_concurrency: int = 1
+    transport: str = "grpcio"
 
 
 class Stack:
@@ -167,7 +168,7 @@ class Stack:
         grpc, admin = self.gateway_ports[number]
         return {
             "gateway_id": f"gw-{number}",
-            "grpc": {"address": f"127.0.0.1:{grpc}"},
+            "grpc": {"address": f"127.0.0.1:{grpc}", "transport": self.settings.transport},
             "admin": {"address": f"127.0.0.1:{admin}"},
             **({"redis": {"url": self.redis_url}} if self.redis_url else {}),
             "pools": [

@@ -3,6 +3,7 @@
 from extproc.settings.base import Settings
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.feedback import FeedbackSettings
+from extproc.settings.grpc import GrpcSettings
 from extproc.settings.pools import (
     CapacitySettings,
     HeadroomSettings,
@@ -17,7 +18,6 @@ from extproc.settings.redis import RedisSettings
 from extproc.settings.redis_url import RedisPlace
 from extproc.settings.server import (
     AdminSettings,
-    GrpcSettings,
     LimitSettings,
     LogSettings,
     RequestSettings,

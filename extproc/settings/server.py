@@ -4,24 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from extproc.quantities import Address, Duration, Size, Whole, show_size
+from extproc.quantities import Address, Size, Whole, show_size
 from extproc.settings.base import Settings, form
-
-
-class GrpcSettings(Settings):
-    """Where Envoy reaches the gateway."""
-
-    address: Address = Field(default="0.0.0.0:50051", description="where the ext_proc server listens")
-    transport: Literal["grpcio"] = Field(default="grpcio", description="which implementation serves ext_proc")
-    drain: Duration = Field(
-        default=30.0, ge=0, le=3600, description="longest wait for open streams when the gateway stops"
-    )
-    drain_notice: Duration = Field(
-        default=1.5,
-        ge=0,
-        le=60,
-        description="how long health says NOT_SERVING before new streams are refused",
-    )
 
 
 class AdminSettings(Settings):

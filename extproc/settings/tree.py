@@ -9,11 +9,11 @@ from extproc.quantities import Whole
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.feedback import FeedbackSettings
+from extproc.settings.grpc import GrpcSettings
 from extproc.settings.pools import PoolSettings
 from extproc.settings.redis import RedisSettings
 from extproc.settings.server import (
     AdminSettings,
-    GrpcSettings,
     LimitSettings,
     LogSettings,
     RequestSettings,
@@ -63,6 +63,10 @@ class GatewaySettings(Settings):
     def _every_worker_has_its_ports(self) -> Self:
         if wrong := check_workers(self):
             raise ValueError(wrong)
+        if self.workers > 1 and self.grpc.socket:
+            raise ValueError(
+                "grpc.socket is one path for several workers; leave it empty, or set workers to 1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Transports against a foreign gRPC client, without Envoy: streams, health, limits, stopping."""
+"""Each transport against a foreign gRPC client, without Envoy: streams, health, limits, stopping."""
 
 import asyncio
 import random
@@ -14,9 +14,9 @@ from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
 from extproc.io import clock
 from extproc.io.sessions import ExchangeSession
-from extproc.io.transports.grpcio import GrpcioTransport
 from extproc.pb import ext_proc_pb2 as pb
 from extproc.pb import health_pb2
+from tests.integration.transports import TRANSPORTS
 from tests.unit.messages import answer, chat, request_body, request_headers, set_headers
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -43,12 +43,13 @@ class Recorder:
 class Served:
     """A transport with a core behind it and a channel to it."""
 
-    def __init__(self, max_streams: int = 100, max_message: int = 2**20) -> None:
+    def __init__(self, kind: str, max_streams: int = 100, max_message: int = 2**20) -> None:
+        self.kind = kind
         pool = Pool("p", traits=Traits(stale_after=1e9), now=0.0)
         pool.join("10.0.0.1:8000", 0.0)
         self.mind = Steering([pool], Rules(), random.Random(1))
         self.watcher = Recorder()
-        self.transport = GrpcioTransport(
+        self.transport = TRANSPORTS[kind](
             "127.0.0.1:0",
             lambda: ExchangeSession(self.mind, self.watcher, clock.monotonic),
             max_message=max_message,
@@ -73,9 +74,15 @@ class Served:
         return health_pb2.HealthCheckResponse.FromString(reply).status
 
 
+@pytest.fixture(params=TRANSPORTS)
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    async with Served() as made:
+async def served(kind: str) -> AsyncIterator[Served]:
+    async with Served(kind) as made:
         yield made
 
 
@@ -161,8 +168,8 @@ async def test_a_health_watch_is_told_of_changes(served: Served) -> None:
     call.cancel()
 
 
-async def test_too_many_streams_are_refused_and_those_open_go_on() -> None:
-    async with Served(max_streams=1) as served:
+async def test_too_many_streams_are_refused_and_those_open_go_on(kind: str) -> None:
+    async with Served(kind, max_streams=1) as served:
         first = served.stream()
         await first.write(request_headers())
         answer(await first.read())
@@ -173,8 +180,8 @@ async def test_too_many_streams_are_refused_and_those_open_go_on() -> None:
         assert set_headers(answer(await first.read()))
 
 
-async def test_a_message_over_the_limit_ends_only_its_stream() -> None:
-    async with Served(max_message=100_000) as served:
+async def test_a_message_over_the_limit_ends_only_its_stream(kind: str) -> None:
+    async with Served(kind, max_message=100_000) as served:
         call = served.stream()
         await call.write(request_headers())
         answer(await call.read())
@@ -184,8 +191,8 @@ async def test_a_message_over_the_limit_ends_only_its_stream() -> None:
         await decided(served.stream())
 
 
-async def test_stopping_ends_decided_streams_with_ok_and_lets_the_undecided_decide() -> None:
-    async with Served() as served:
+async def test_stopping_ends_decided_streams_with_ok_and_lets_the_undecided_decide(kind: str) -> None:
+    async with Served(kind) as served:
         settled, pending = served.stream(), served.stream()
         await decided(settled)
         await pending.write(request_headers())
@@ -201,7 +208,7 @@ async def test_stopping_ends_decided_streams_with_ok_and_lets_the_undecided_deci
 
 
 async def test_an_address_in_use_is_an_oserror_that_names_it(served: Served) -> None:
-    second = GrpcioTransport(
+    second = TRANSPORTS[served.kind](
         f"127.0.0.1:{served.transport.port}",
         lambda: None,
         max_message=1000,

@@ -1,4 +1,4 @@
-"""Answers that a session gives later than `receive`, over the transport and a foreign gRPC client."""
+"""Answers that a session gives later than `receive`, over each transport and a foreign gRPC client."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from extproc.io.transports import Answer, Push
-from extproc.io.transports.grpcio import GrpcioTransport
+from tests.integration.transports import TRANSPORTS
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
@@ -42,9 +42,9 @@ class Slow:
 
 
 class Served:
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         self.sessions: list[Slow] = []
-        self.transport = GrpcioTransport("127.0.0.1:0", self._session, max_message=2**20, max_streams=10)
+        self.transport = TRANSPORTS[kind]("127.0.0.1:0", self._session, max_message=2**20, max_streams=10)
 
     def _session(self) -> Slow:
         self.sessions.append(Slow())
@@ -58,9 +58,9 @@ class Served:
         return call, self.sessions[-1]
 
 
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    made = Served()
+@pytest.fixture(params=TRANSPORTS)
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    made = Served(request.param)
     await made.transport.start()
     made.channel = grpc.aio.insecure_channel(f"127.0.0.1:{made.transport.port}")
     yield made

@@ -1,0 +1,44 @@
+"""The no-op of `noop_server` on the fast transport: parses each message, answers in kind, thinks nothing."""
+
+import asyncio
+import sys
+
+import uvloop
+
+from extproc.io.transports import Answer, Push
+from extproc.io.transports.fast import FastTransport
+from extproc.pb import ext_proc_pb2 as pb
+
+
+class Noop:
+    """A session that lets everything through."""
+
+    held = False
+
+    def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
+        """Parse, answer in kind."""
+        message = pb.ProcessingRequest.FromString(data)
+        if message.WhichOneof("request") == "request_headers":
+            reply = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
+        else:
+            reply = pb.ProcessingResponse(request_body=pb.BodyResponse())
+        return reply.SerializeToString(), False, True
+
+    def answer_by(self, push: Push) -> None:
+        """Nothing is ever owed."""
+
+    def end(self) -> None:
+        """Nothing to release."""
+
+
+async def main(port: int) -> None:
+    """Serve until killed."""
+    transport = FastTransport(f"127.0.0.1:{port}", Noop, max_message=64 * 2**20, max_streams=100_000)
+    await transport.start()
+    transport.set_ready(True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(int(sys.argv[1])))

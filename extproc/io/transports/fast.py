@@ -1,0 +1,377 @@
+"""The fast transport: HTTP/2 and gRPC in plain Python (`h2/`) on the event loop, one callback for all of a read."""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from extproc.addresses import parse_address
+from extproc.io import clock
+from extproc.io.transports import Answer, Session, SessionFactory
+from extproc.io.transports.h2 import grpc
+from extproc.io.transports.h2.calls import IDLE, Call, Handler, Method, Router, Unary
+from extproc.io.transports.h2.connection import Shared
+from extproc.io.transports.h2.limits import Limits
+from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
+from extproc.io.transports.health import HealthBook
+from extproc.io.transports.tls import Certificates, TlsFiles
+from extproc.io.transports.wire import Wire
+
+_UNIX: Final = "unix:"
+#: Connections that the kernel may hold before they are accepted.
+_BACKLOG: Final = 1024
+#: Seconds between looks at idle connections and certificates.
+_SWEEP: Final = 1.0
+#: Seconds in which peers may read what was written to them before a stop closes their connections.
+_GOODBYE: Final = 1.0
+#: Messages that may wait on one stream for an answer that comes later.
+_KEPT: Final = 16
+
+
+class FastTransport:
+    """Serves sessions on one address.
+
+    Args:
+        address: host:port, port 0 takes a free one; or `unix:` and a path.
+        sessions: makes the session of a new stream.
+        max_message: largest message taken, bytes.
+        max_streams: most streams at once; further ones are refused with RESOURCE_EXHAUSTED.
+        on_log: given each message of Envoy's gRPC access log; must not raise.
+        limits: against abuse.
+        connections: most connections at once.
+        handshake: seconds in which a connection must have spoken HTTP/2.
+        idle: seconds without a stream after which a connection is closed.
+        tls: certificates; None speaks plain HTTP/2.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        sessions: SessionFactory,
+        *,
+        max_message: int,
+        max_streams: int,
+        on_log: Callable[[bytes], None] = lambda _data: None,
+        limits: Limits | None = None,
+        connections: int = 1000,
+        handshake: float = 10.0,
+        idle: float = 7200.0,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        self.port = 0
+        self.handshake = handshake
+        self._sessions = sessions
+        self.stopping = False
+        self._address = address
+        self._max_streams = max_streams
+        self._on_log = on_log
+        self._connections = connections
+        self._idle = idle
+        self._tls = tls
+        self._health = HealthBook()
+        self._wires: set[Wire] = set()
+        self._open = self._undecided = 0
+        self._settled, self._empty = asyncio.Event(), asyncio.Event()
+        self._endings: dict[Callable[[], None], None] = {}
+        self._server: Any = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._certificates: Certificates | None = None
+        self.shared = Shared(limits or Limits(), self._accept, clock.monotonic)
+        self._router = Router(self._methods(), max_message, self.shared.refusals, self._later)
+        self._accept_call = self._router.accept
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bind and serve. Raises OSError when the address can't be had or certificates can't be read."""
+        context = self._context()
+        extra: dict[str, Any] = {"ssl": context, "backlog": _BACKLOG}
+        if context is not None:
+            extra["ssl_handshake_timeout"] = self.handshake
+        loop = asyncio.get_running_loop()
+        try:
+            if self._address.startswith(_UNIX):
+                path = self._address.removeprefix(_UNIX)
+                self._server = await loop.create_unix_server(lambda: Wire(self), path, **extra)
+            else:
+                where = parse_address(self._address)
+                self._server = await loop.create_server(lambda: Wire(self), where.host, where.port, **extra)
+                self.port = self._server.sockets[0].getsockname()[1]
+        except OSError as error:
+            raise OSError(
+                f"can't listen on {self._address}; is another process using it? ({error.strerror})"
+            ) from error
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    def set_ready(self, ready: bool) -> None:
+        """What health checks answer for everything but liveness."""
+        self._health.set_ready(ready)
+
+    async def stop(self, grace: float) -> None:
+        """End every stream with OK where it stands, waiting up to `grace` seconds for those undecided."""
+        self.stopping = True
+        self._health.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for wire in list(self._wires):
+            wire.connection.drain()
+        if self._undecided:
+            await _within(self._settled, grace)
+        for end in list(self._endings):
+            end()
+        for wire in list(self._wires):
+            wire.connection.leave()
+        if self._wires:
+            await _within(self._empty, _GOODBYE)
+        for wire in list(self._wires):
+            wire.abort()
+
+    @property
+    def connected(self) -> int:
+        """Connections now."""
+        return len(self._wires)
+
+    # -- connections ---------------------------------------------------------------------------------------
+
+    def joined(self, wire: Wire) -> bool:
+        """A connection came; False: there are too many."""
+        self._wires.add(wire)
+        self._empty.clear()
+        if len(self._wires) <= self._connections:
+            return True
+        self.shared.refusals.add("connections")
+        return False
+
+    def left(self, wire: Wire) -> None:
+        """It is gone."""
+        self._wires.discard(wire)
+        if not self._wires:
+            self._empty.set()
+
+    async def _sweep(self) -> None:
+        most = max(1, round(self._idle / _SWEEP))
+        while True:
+            await asyncio.sleep(_SWEEP)
+            if self._certificates is not None:
+                self._certificates.look()
+            for wire in list(self._wires):
+                wire.sweep(most)
+
+    def _context(self) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        self._certificates = Certificates(self._tls)
+        return self._certificates.context
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    def _accept(self, *arguments: Any) -> Any:
+        return self._accept_call(*arguments)
+
+    def _methods(self) -> dict[bytes, Method]:
+        health = "/grpc.health.v1.Health/"
+        log = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
+        return {
+            f"/{EXT_PROC_SERVICE}/Process".encode(): self._process,
+            log.encode(): lambda call: _Logs(self, call, self._on_log),
+            f"{health}Check".encode(): lambda call: Unary(call, self._check),
+            f"{health}Watch".encode(): lambda call: _Watch(self._health, call),
+        }
+
+    def _process(self, call: Call) -> Handler:
+        if self._open >= self._max_streams:
+            call.finish(grpc.RESOURCE_EXHAUSTED, "too many open streams")
+            return IDLE
+        self._open += 1
+        self._undecided += 1
+        return _Exchange(self, call)
+
+    def session(self) -> Session:
+        """The session of a new stream."""
+        return self._sessions()
+
+    def settled(self) -> None:
+        """One more stream may end where it stands."""
+        self._undecided -= 1
+        if not self._undecided and self.stopping:
+            self._settled.set()
+
+    def began(self, end: Callable[[], None]) -> None:
+        """Call `end` when everything has to end."""
+        self._endings[end] = None
+
+    def ended(self, end: Callable[[], None]) -> None:
+        """No longer."""
+        self._endings.pop(end, None)
+
+    def closed(self) -> None:
+        """A stream of ext_proc is over."""
+        self._open -= 1
+
+    def _check(self, request: bytes) -> bytes | grpc.Refused:
+        return self._health.check(request) or grpc.Refused(grpc.NOT_FOUND, "unknown service")
+
+    @staticmethod
+    def _later(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, what)
+
+
+class _Exchange:
+    """A stream of ext_proc: a session, and the answer it may owe."""
+
+    __slots__ = ("_before", "_call", "_kept", "_server", "_session", "_undecided")
+
+    def __init__(self, server: FastTransport, call: Call) -> None:
+        self._server = server
+        self._call = call
+        self._session = server.session()
+        self._undecided = True
+        #: Messages that came while an answer is owed; None while none is.
+        self._kept: deque[bytes] | None = None
+        self._before: list[tuple[Answer, bool]] | None = None
+        server.began(self._end)
+
+    def message(self, data: bytes) -> None:
+        """Answer a message, or keep it."""
+        if self._kept is not None:
+            self._keep(data)
+            return
+        session, call = self._session, self._call
+        answer, close, settled = session.receive(data)
+        if not settled and not close and session.held:
+            self._hold(answer)
+            return
+        if answer is not None:
+            if isinstance(answer, bytes):
+                call.send(answer)
+            else:
+                for part in answer:
+                    call.send(part)
+        if settled and self._undecided:
+            self._decided()
+        if close or (settled and self._server.stopping):
+            call.finish()
+
+    def half_closed(self) -> None:
+        """The client has sent all: the exchange is over."""
+        self._call.finish()
+
+    def over(self) -> None:
+        """Release everything."""
+        server = self._server
+        server.ended(self._end)
+        if self._undecided:
+            self._decided()
+        server.closed()
+        self._session.end()
+
+    def _decided(self) -> None:
+        self._undecided = False
+        self._server.settled()
+
+    def _end(self) -> None:
+        self._call.finish()
+
+    def _keep(self, data: bytes) -> None:
+        assert self._kept is not None
+        if len(self._kept) >= _KEPT:
+            self._call.finish(grpc.RESOURCE_EXHAUSTED, "too many messages before an answer")
+            return
+        self._kept.append(data)
+
+    def _hold(self, before: Answer) -> None:
+        """Send what goes before the answer that is owed; what is pushed in this turn comes after it."""
+        self._kept = deque()
+        pushed: list[tuple[Answer, bool]] = []
+        self._before = pushed
+        self._session.answer_by(self._push)
+        self._before = None
+        self._send(before)
+        for answer, close in pushed:
+            self._give(answer, close)
+
+    def _push(self, answer: Answer, close: bool) -> None:
+        if self._before is not None:
+            self._before.append((answer, close))
+        elif self._kept is not None:
+            self._give(answer, close)
+
+    def _give(self, answer: Answer, close: bool) -> None:
+        """Send the answer that was owed, then deal with what came meanwhile."""
+        kept, self._kept = self._kept or deque(), None
+        self._send(answer)
+        if self._undecided:
+            self._decided()
+        if close or self._server.stopping:
+            self._call.finish()
+        for message in kept:
+            self.message(message)  # kept again when one of them is to be answered later
+
+    def _send(self, answer: Answer) -> None:
+        if answer is not None:
+            for part in (answer,) if isinstance(answer, bytes) else answer:
+                self._call.send(part)
+
+
+class _Logs:
+    """Envoy's access log: messages one way, an empty one at the end."""
+
+    __slots__ = ("_call", "_on_log", "_server")
+
+    def __init__(self, server: FastTransport, call: Call, on_log: Callable[[bytes], None]) -> None:
+        self._server, self._call, self._on_log = server, call, on_log
+        server.began(self.half_closed)
+
+    def message(self, data: bytes) -> None:
+        """Pass it on."""
+        self._on_log(data)
+
+    def half_closed(self) -> None:
+        """Say thanks."""
+        self._call.send(b"")
+        self._call.finish()
+
+    def over(self) -> None:
+        """Nothing more is told."""
+        self._server.ended(self.half_closed)
+
+
+class _Watch:
+    """A health watch: the status now, then each change."""
+
+    __slots__ = ("_call", "_health", "_request", "_task")
+
+    def __init__(self, health: HealthBook, call: Call) -> None:
+        self._health, self._call = health, call
+        self._request = b""
+        self._task: asyncio.Task[None] | None = None
+
+    def message(self, data: bytes) -> None:
+        """What is watched."""
+        self._request = data
+
+    def half_closed(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._tell())
+
+    def over(self) -> None:
+        """Nobody listens."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _tell(self) -> None:
+        async for answer in self._health.watch(self._request):
+            self._call.send(answer)
+        self._task = None
+        self._call.finish()
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

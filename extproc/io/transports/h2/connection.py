@@ -1,0 +1,532 @@
+"""A server's HTTP/2 connection: frames in, calls to receivers and frames out. The hot path is `receive`."""
+
+from collections.abc import Callable
+from typing import Final
+
+from extproc.io.transports.h2 import frames
+from extproc.io.transports.h2.errors import (
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_SIZE_ERROR,
+    INTERNAL_ERROR,
+    NO_ERROR,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    ConnectionFault,
+    StreamFault,
+)
+from extproc.io.transports.h2.flow import (
+    CONNECTION_WINDOW,
+    DEFAULT_WINDOW,
+    STREAM_WINDOW,
+    Inflow,
+    Outflow,
+)
+from extproc.io.transports.h2.headers import Blocks, Head, HeadCache
+from extproc.io.transports.h2.limits import Budget, Limits, Patience, Refusals
+from extproc.io.transports.h2.streams import DEAF, ENDED, LEFT, RESET, Receiver, Stream, Streams
+
+Accept = Callable[["Connection", Stream, Head], Receiver]
+
+#: Payload of the PING that tells when a peer has read our first GOAWAY (section 6.8).
+_DRAIN: Final = b"draining"
+
+
+class Shared:
+    """What all connections of a server have in common.
+
+    Args:
+        limits: bounds for each connection and all.
+        accept: makes the receiver of a new request's stream.
+        clock: seconds, only going forward.
+    """
+
+    def __init__(self, limits: Limits, accept: Accept, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self.accept = accept
+        self.clock = clock
+        self.refusals = Refusals()
+        self.budget = Budget(limits.buffered)
+        self.cache = HeadCache()
+        self.settings = frames.settings(
+            {
+                frames.HEADER_TABLE_SIZE: 0,
+                frames.MAX_CONCURRENT_STREAMS: limits.streams,
+                frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                frames.MAX_HEADER_LIST_SIZE: limits.header_list,
+            }
+        )
+
+
+class _Block:
+    """A header block in pieces."""
+
+    __slots__ = ("end", "fault", "number", "parts", "size")
+
+    def __init__(self, number: int, first: bytes, end: bool, fault: str) -> None:
+        self.number, self.end, self.fault = number, end, fault
+        self.parts = [first]
+        self.size = len(first)
+
+
+class Connection:
+    """One connection. Nothing but constructing raises.
+
+    Attributes:
+        out: bytes to be written, to be taken with `take`.
+        closed: whether the socket shall be closed once `out` is written.
+        ready: whether the peer's preface and SETTINGS came, and it knows ours.
+        notify: called when there is something to write although nothing was received.
+    """
+
+    def __init__(self, shared: Shared, notify: Callable[[], None] = lambda: None) -> None:
+        self.out: list[bytes] = []
+        self.closed = False
+        self.greeted = self.ready = False
+        self.notify = notify
+        self.fault = ""
+        limits = shared.limits
+        self._shared = shared
+        self._limits = limits
+        self._accept = shared.accept
+        self.streams = Streams()
+        self._open = self.streams.open
+        self._outflow = Outflow(self.out, self._finished, limits.output)
+        self._inflow = Inflow(self.out, limits, shared.budget, shared.refusals, self._moved)
+        self._blocks = Blocks(shared.cache, limits.header_list)
+        self._patience = Patience(limits, shared.refusals, shared.clock)
+        self._block: _Block | None = None
+        self._resize = b"\x20"  # our table is of size 0: said before our first block (RFC 7541, section 4.2)
+        self._tail = b""
+        self._preface = False
+        self._receiving = False
+        self._leaving = self._final = False
+        self._handlers = {
+            frames.DATA: self._data,
+            frames.HEADERS: self._headers,
+            frames.PRIORITY: self._priority,
+            frames.RST_STREAM: self._rst_stream,
+            frames.SETTINGS: self._settings,
+            frames.PUSH_PROMISE: self._push_promise,
+            frames.PING: self._ping,
+            frames.GOAWAY: self._goaway,
+            frames.WINDOW_UPDATE: self._window_update,
+            frames.CONTINUATION: self._continuation,
+        }
+        self.out.append(shared.settings)
+        self.out.append(frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW))
+
+    # -- bytes ---------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes in."""
+        if self.closed:
+            return
+        self._receiving = True
+        if self._tail:
+            data = self._tail + data
+        try:
+            at = self._frames(data, 0 if self._preface else self._greeting(data))
+            self._tail = data[at:] if at < len(data) else b""
+        except ConnectionFault as fault:
+            self.fail(fault)
+        except Exception as error:
+            self.fail(ConnectionFault(INTERNAL_ERROR, type(error).__name__))
+        self._receiving = False
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        data = b"".join(self.out)
+        self.out.clear()
+        return data
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self.closed = True
+        self._tail = b""
+        streams = list(self._open.values())
+        self._open.clear()
+        for stream in streams:
+            self._drop(stream)
+        self._inflow.close()
+
+    def fail(self, fault: ConnectionFault) -> None:
+        """End the connection for a fault: GOAWAY, and every stream is lost."""
+        if self.closed:
+            return
+        self.fault = str(fault)
+        if fault.code != ENHANCE_YOUR_CALM:
+            self._shared.refusals.add("protocol")
+        self.out.append(frames.goaway(self.streams.last, fault.code, self.fault))
+        self.lost()
+        self._moved()
+
+    def _greeting(self, data: bytes) -> int:
+        size = len(frames.PREFACE)
+        if not frames.PREFACE.startswith(data[:size]):
+            raise ConnectionFault(PROTOCOL_ERROR, "not HTTP/2: another preface")
+        if len(data) < size:
+            return 0
+        self._preface = True
+        return size
+
+    def _frames(self, data: bytes, at: int) -> int:
+        """Deal with every whole frame; returns where the first that is not whole begins."""
+        if not self._preface:
+            return 0
+        unpack, handlers, size = frames.HEADER.unpack_from, self._handlers, len(data)
+        while at + 9 <= size:
+            word, flags, number = unpack(data, at)
+            kind = word & 0xFF
+            stop = at + 9 + (word >> 8)
+            number &= 0x7FFFFFFF
+            if self._block is not None or not self.greeted or word >= _TOO_LONG:
+                self._check(kind, flags, number, word >> 8)
+            if stop > size:
+                break
+            handler = handlers.get(kind)
+            try:
+                if handler is None:
+                    self._patience.spend("empty")  # of a kind nobody knows: ignored (section 4.1)
+                else:
+                    handler(flags, number, data, at + 9, stop)
+            except StreamFault as fault:
+                self._reset_for(fault)
+            at = stop
+            if self.closed:
+                return size
+        return at
+
+    def _check(self, kind: int, flags: int, number: int, length: int) -> None:
+        """What may come only at certain times, and frames too long. Raises ConnectionFault."""
+        if length > frames.FRAME:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "a frame above SETTINGS_MAX_FRAME_SIZE")
+        block = self._block
+        if block is not None and (kind != frames.CONTINUATION or number != block.number):
+            raise ConnectionFault(PROTOCOL_ERROR, "a header block that is not continued")
+        if not self.greeted and (kind != frames.SETTINGS or flags & frames.ACK):
+            raise ConnectionFault(PROTOCOL_ERROR, "no SETTINGS after the preface")
+
+    # -- answers -------------------------------------------------------------------------------------------
+
+    def headers(self, stream: Stream, block: bytes) -> None:
+        """Begin an answer with an encoded block."""
+        stream.answered = True
+        if self._resize:
+            block, self._resize = self._resize + block, b""
+        self.out.append(frames.HEADER.pack(len(block) << 8 | 1, 4, stream.number) + block)
+
+    def data(self, stream: Stream, payload: bytes) -> None:
+        """Go on with an answer."""
+        try:
+            self._outflow.data(stream, payload)
+        except ConnectionFault as fault:
+            self._shared.refusals.add("output")
+            self.fail(fault)
+        if not self._receiving:
+            self.notify()
+
+    def finish(self, stream: Stream, block: bytes) -> None:
+        """End an answer with trailers, or with headers alone; its receiver hears no more."""
+        stream.receiver = DEAF
+        if self.closed:
+            return
+        if self._resize and not stream.answered:
+            block, self._resize = self._resize + block, b""
+        self._end(stream, frames.HEADER.pack(len(block) << 8 | 1, 5, stream.number) + block)
+
+    def finish_plainly(self, stream: Stream) -> None:
+        """End an answer without trailers; its receiver hears no more."""
+        stream.receiver = DEAF
+        if not self.closed:
+            self._end(stream, frames.head(0, frames.DATA, frames.END_STREAM, stream.number))
+
+    def _end(self, stream: Stream, frame: bytes) -> None:
+        if self._outflow.last(stream, frame):
+            self._finished(stream)
+        if not self._receiving:
+            self.notify()
+
+    def reset(self, stream: Stream, code: int) -> None:
+        """End a stream by RST_STREAM; its receiver hears no more."""
+        stream.receiver = DEAF
+        if self._open.pop(stream.number, None) is not None:
+            self._rst(stream.number, code)
+            self._drop(stream)
+            self._maybe_over()
+        self._moved()
+
+    def drain(self) -> None:
+        """Ask the peer to open no more streams; those open, and those on their way, are served (section 6.8)."""
+        if self._leaving or self.closed:
+            return
+        self._leaving = True
+        self.out.append(frames.goaway(frames.LARGEST_ID, NO_ERROR, "draining"))
+        self.out.append(frames.ping(_DRAIN, ack=False))
+        self._moved()
+
+    def leave(self) -> None:
+        """Take no more streams, and close after the last of those open."""
+        if self.closed or self._final:
+            return
+        self._leaving = self._final = True
+        self.out.append(frames.goaway(self.streams.last, NO_ERROR, "draining"))
+        self._maybe_over()
+        self._moved()
+
+    def _finished(self, stream: Stream) -> None:
+        number = stream.number
+        if self._open.pop(number, None) is None:
+            return
+        if stream.half_closed:
+            self.streams.close(number, ENDED)
+        else:
+            self._rst(number, NO_ERROR)
+        if stream.owed or stream.held:
+            stream.half_closed = True
+            self._inflow.forget(stream)
+        if self._leaving:
+            self._maybe_over()
+
+    def _rst(self, number: int, code: int) -> None:
+        self.out.append(frames.rst_stream(number, code))
+        self.streams.close(number, RESET)
+
+    def _drop(self, stream: Stream) -> None:
+        """A stream is gone before it was finished."""
+        self._outflow.forget(stream)
+        stream.half_closed = True
+        self._inflow.forget(stream)
+        receiver, stream.receiver = stream.receiver, DEAF
+        receiver.lost()
+
+    def _reset_for(self, fault: StreamFault) -> None:
+        """A peer may make us reset as often as it may reset, no oftener."""
+        if fault.code != REFUSED_STREAM:
+            self._patience.spend("resets")
+        stream = self._open.pop(fault.stream, None)
+        self._rst(fault.stream, fault.code)
+        if stream is not None:
+            self._drop(stream)
+            self._maybe_over()
+
+    def _maybe_over(self) -> None:
+        if self._final and not self._open:
+            self.closed = True
+            self._inflow.close()
+
+    def _moved(self) -> None:
+        if not self._receiving:
+            self.notify()
+
+    # -- frames of streams ---------------------------------------------------------------------------------
+
+    def _data(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        if flags & frames.PADDED:
+            begin, end = frames.unpadded(flags, data, at, stop)
+        else:
+            begin, end = at, stop
+        self._inflow.came(stop - at)
+        stream = self._open.get(number)
+        if stream is None or stream.half_closed:
+            self.streams.admits(frames.DATA, number)
+            return
+        stream.owed += stop - at
+        if stream.owed > STREAM_WINDOW:
+            raise StreamFault(number, FLOW_CONTROL_ERROR, "more bytes than the stream's window")
+        if flags & frames.END_STREAM:
+            self._expect(stream, end - begin, ended=True)
+            stream.half_closed = True
+        elif begin == end:
+            self._patience.spend("empty")
+        elif stream.expected is not None:
+            self._expect(stream, end - begin, ended=False)
+        if begin < end:
+            held = stream.receiver.data(data[begin:end])
+            if held != stream.held:
+                self._inflow.count(stream, held)
+        if stream.half_closed:
+            stream.receiver.ended()
+        elif stream.owed >= STREAM_WINDOW // 2 and number in self._open:
+            self._inflow.credit(stream)
+
+    @staticmethod
+    def _expect(stream: Stream, size: int, *, ended: bool) -> None:
+        """A body must be as long as its content-length says (section 8.1.1)."""
+        if stream.expected is None:
+            return
+        stream.expected -= size
+        if stream.expected < 0 or (ended and stream.expected):
+            raise StreamFault(stream.number, PROTOCOL_ERROR, "a body of another length than told")
+
+    def _headers(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        if not number & 1:
+            raise ConnectionFault(PROTOCOL_ERROR, "a stream with an even number")
+        fault = ""
+        if flags & (frames.PADDED | frames.WITH_PRIORITY):
+            at, stop = frames.unpadded(flags, data, at, stop)
+            if flags & frames.WITH_PRIORITY:
+                fault = _depends(number, data, at, stop)
+                at += 5
+        if flags & frames.END_HEADERS:
+            self._whole(number, data[at:stop], bool(flags & frames.END_STREAM), fault)
+        else:
+            self._block = _Block(number, data[at:stop], bool(flags & frames.END_STREAM), fault)
+
+    def _continuation(self, flags: int, _number: int, data: bytes, at: int, stop: int) -> None:
+        block = self._block
+        if block is None:
+            raise ConnectionFault(PROTOCOL_ERROR, "CONTINUATION of nothing")
+        if at == stop:
+            self._patience.spend("empty")
+        block.parts.append(data[at:stop])
+        block.size += stop - at
+        if block.size > self._limits.header_block:
+            self._too_much("header_block")
+        if len(block.parts) > self._limits.continuations + 1:
+            self._too_much("continuations")
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._whole(block.number, b"".join(block.parts), block.end, block.fault)
+
+    def _too_much(self, reason: str) -> None:
+        self._shared.refusals.add(reason)
+        raise ConnectionFault(ENHANCE_YOUR_CALM, f"above the limit of {reason}")
+
+    def _whole(self, number: int, block: bytes, end: bool, fault: str) -> None:
+        """A whole header block. It is decoded whatever becomes of it: the tables must stay alike."""
+        head = self._blocks.head(block)
+        if number > self.streams.last:
+            self._begin(number, head, end, fault or head.request_fault)
+            return
+        if not self.streams.admits(frames.HEADERS, number):
+            return
+        fault = fault or head.trailer_fault or ("" if end else "trailers that don't end their stream")
+        if fault:
+            raise StreamFault(number, PROTOCOL_ERROR, fault)
+        stream = self._open[number]
+        self._expect(stream, 0, ended=True)
+        stream.half_closed = True
+        stream.receiver.ended()
+
+    def _begin(self, number: int, head: Head, end: bool, fault: str) -> None:
+        self.streams.last = number
+        if self._final:
+            self.streams.close(number, RESET)  # it came after our last GOAWAY: the peer tries elsewhere
+            return
+        expected = head.content_length if head.content_length >= 0 else None
+        if fault or (end and expected):
+            raise StreamFault(number, PROTOCOL_ERROR, fault or "no body where its length was told")
+        if len(self._open) >= self._limits.streams:
+            self._shared.refusals.add("streams")
+            raise StreamFault(number, REFUSED_STREAM, "too many streams")
+        stream = Stream(number, self._outflow.initial, expected)
+        stream.half_closed = end
+        self._open[number] = stream
+        receiver = self._accept(self, stream, head)
+        if number not in self._open:
+            return  # answered already
+        stream.receiver = receiver
+        if end:
+            receiver.ended()
+
+    def _priority(self, _flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        if not number:
+            raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY of no stream")
+        self._patience.spend("empty")
+        if stop - at != 5:
+            raise StreamFault(number, FRAME_SIZE_ERROR, "PRIORITY that is not five bytes")
+        if frames.word(data, at) & frames.LARGEST_ID == number:
+            raise StreamFault(number, PROTOCOL_ERROR, "a stream that depends on itself")
+
+    def _rst_stream(self, _flags: int, number: int, _data: bytes, at: int, stop: int) -> None:
+        if stop - at != 4:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM that is not four bytes")
+        if not self.streams.admits(frames.RST_STREAM, number):
+            return
+        stream = self._open.pop(number)
+        self.streams.close(number, LEFT)
+        self._drop(stream)
+        self._maybe_over()
+        if not stream.answered:
+            self._patience.spend("resets")
+
+    def _window_update(self, _flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        if stop - at != 4:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "WINDOW_UPDATE that is not four bytes")
+        more = frames.word(data, at) & frames.LARGEST_ID
+        if not number:
+            if not more:
+                raise ConnectionFault(PROTOCOL_ERROR, "a window update of nothing")
+            self._outflow.widen(more)
+        elif self.streams.admits(frames.WINDOW_UPDATE, number):
+            if not more:
+                raise StreamFault(number, PROTOCOL_ERROR, "a window update of nothing")
+            self._outflow.widen_stream(self._open[number], more)
+
+    # -- frames of the connection --------------------------------------------------------------------------
+
+    def _settings(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        if number:
+            raise ConnectionFault(PROTOCOL_ERROR, "SETTINGS of a stream")
+        ack = flags & frames.ACK
+        if (stop - at) % 6 or (ack and at != stop):
+            raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of a length that can't be")
+        if ack:
+            self._blocks.acknowledged()
+            self.ready = True
+            return
+        self._patience.spend("control")
+        for name, value in frames.pairs(data[at:stop]):
+            self._set(name, value)
+        self.greeted = True
+        self.out.append(frames.SETTINGS_ACK)
+
+    def _set(self, name: int, value: int) -> None:
+        """One setting of the peer (section 6.5.2); unknown ones are ignored."""
+        if name == frames.HEADER_TABLE_SIZE:
+            self._resize = b"\x20"
+        elif name == frames.ENABLE_PUSH and value > 1:
+            raise ConnectionFault(PROTOCOL_ERROR, "ENABLE_PUSH that is neither 0 nor 1")
+        elif name == frames.INITIAL_WINDOW_SIZE:
+            if value > frames.LARGEST_ID:
+                raise ConnectionFault(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
+            self._outflow.resize(self._open, value)
+        elif name == frames.MAX_FRAME_SIZE:
+            if not frames.FRAME <= value <= frames.LARGEST_FRAME:
+                raise ConnectionFault(PROTOCOL_ERROR, "MAX_FRAME_SIZE outside of 2^14 to 2^24-1")
+            self._outflow.frame = min(value, 16 * frames.FRAME)
+
+    def _push_promise(self, _flags: int, _number: int, _data: bytes, _at: int, _stop: int) -> None:
+        raise ConnectionFault(PROTOCOL_ERROR, "PUSH_PROMISE of a client")
+
+    def _ping(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        if number:
+            raise ConnectionFault(PROTOCOL_ERROR, "PING of a stream")
+        if stop - at != 8:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "PING that is not eight bytes")
+        if not flags & frames.ACK:
+            self._patience.spend("control")
+            self.out.append(frames.ping(data[at:stop], ack=True))
+        elif self._leaving and data[at:stop] == _DRAIN:
+            self.leave()
+
+    def _goaway(self, _flags: int, number: int, _data: bytes, at: int, stop: int) -> None:
+        if number:
+            raise ConnectionFault(PROTOCOL_ERROR, "GOAWAY of a stream")
+        if stop - at < 8:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "GOAWAY below eight bytes")
+        self._patience.spend("control")
+        self.leave()
+
+
+#: A frame's first word when its length is above what we take.
+_TOO_LONG: Final = (frames.FRAME + 1) << 8
+
+
+def _depends(number: int, data: bytes, at: int, stop: int) -> str:
+    """What is wrong with the priority fields of HEADERS. Raises ConnectionFault when they are cut."""
+    if stop - at < 5:
+        raise ConnectionFault(FRAME_SIZE_ERROR, "HEADERS with half a priority")
+    itself = frames.word(data, at) & frames.LARGEST_ID == number
+    return "a stream that depends on itself" if itself else ""

@@ -1,0 +1,187 @@
+"""Header blocks: decoded (RFC 7541) by the `hpack` library, checked (RFC 9113, section 8), kept by their bytes.
+
+We announce a dynamic table of size 0. Once a peer has shrunk its own to that, a block means the same wherever it
+stands, so what was made of one is kept by its bytes: a peer like Envoy sends few different ones. A peer that ignores
+what we announced is still understood, at the library's price; it is not refused, though section 4.3.1 would.
+"""
+
+from typing import Final
+
+from hpack import Decoder
+from hpack.exceptions import OversizedHeaderListError
+
+from extproc.io.transports.h2.errors import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
+
+Field = tuple[bytes, bytes]
+
+#: Of section 8.2.2; `te` may say "trailers" and nothing else.
+_OF_CONNECTIONS: Final = frozenset(
+    {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
+)
+_PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
+_NEEDED: Final = (b":method", b":scheme", b":path")
+#: Characters of a name (section 8.2.1: a token of RFC 9110 without capital letters).
+_NAME: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+_NOT_IN_VALUES: Final = (b"\0", b"\r", b"\n")
+
+
+class Head:
+    """One header block: what a request or its trailers say, or what is wrong with it.
+
+    Attributes:
+        fields: all fields in order, `:method` and its like included.
+        request_fault: why this can't begin a request; "" when it can.
+        trailer_fault: why this can't end one; "" when it can.
+        content_length: bytes that the body must have; -1 where none is told.
+        note: kept here by who reads heads, so that it is worked out once for each block.
+    """
+
+    __slots__ = ("content_length", "fields", "note", "request_fault", "trailer_fault")
+
+    def __init__(self, fields: list[Field]) -> None:
+        self.fields = fields
+        self.content_length = -1
+        self.note: object = None
+        common = _common_fault(fields)
+        self.request_fault = common or self._request_fault()
+        self.trailer_fault = common or ("a pseudo field in trailers" if _pseudo(fields) else "")
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a field; None where it is not there."""
+        return next((value for key, value in self.fields if key == name), None)
+
+    def _request_fault(self) -> str:
+        names = [name for name, _ in self.fields]
+        pseudo = _pseudo(self.fields)
+        if names[: len(pseudo)] != pseudo:
+            return "a pseudo field after other fields"
+        if len(set(pseudo)) != len(pseudo) or not _PSEUDO.issuperset(pseudo):
+            return "a pseudo field that is unknown or stands twice"
+        return self._target_fault(dict(self.fields[: len(pseudo)])) or self._length_fault()
+
+    @staticmethod
+    def _target_fault(pseudo: dict[bytes, bytes]) -> str:
+        if pseudo.get(b":method") == b"CONNECT":
+            fits = set(pseudo) == {b":method", b":authority"}
+            return "" if fits else "CONNECT with a scheme or a path, or without an authority"
+        if not all(pseudo.get(name) for name in _NEEDED):
+            return "without method, scheme or path"
+        return ""
+
+    def _length_fault(self) -> str:
+        lengths = {value for name, value in self.fields if name == b"content-length"}
+        if not lengths:
+            return ""
+        value = lengths.pop()
+        if lengths or not value.isdigit() or len(value) > 18:
+            return "a content-length that is no number"
+        self.content_length = int(value)
+        return ""
+
+
+def _pseudo(fields: list[Field]) -> list[bytes]:
+    return [name for name, _ in fields if name.startswith(b":")]
+
+
+def _common_fault(fields: list[Field]) -> str:
+    for name, value in fields:
+        if not name or not _NAME.issuperset(name.removeprefix(b":")):
+            return "a field name with characters that are not allowed"
+        if name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
+            return "a field that belongs to HTTP/1 connections"
+        if any(byte in value for byte in _NOT_IN_VALUES) or value != value.strip(b" \t"):
+            return "a field value with characters that are not allowed"
+    return ""
+
+
+class HeadCache:
+    """Heads by the bytes of their block, for all connections; bounded, the oldest goes first.
+
+    Args:
+        most: heads kept.
+        longest: bytes of a block that is kept.
+    """
+
+    def __init__(self, most: int = 512, longest: int = 2048) -> None:
+        self._most, self._longest = most, longest
+        self.heads: dict[bytes, Head] = {}
+
+    def keep(self, block: bytes, head: Head) -> None:
+        """Keep it, unless it is long."""
+        if len(block) > self._longest:
+            return
+        if len(self.heads) >= self._most:
+            del self.heads[next(iter(self.heads))]
+        self.heads[block] = head
+
+
+class Blocks:
+    """Header blocks of one connection, in the order in which they come.
+
+    Args:
+        cache: shared by connections.
+        list_size: most bytes of a decoded block, counted as RFC 7541, section 4.1.
+    """
+
+    def __init__(self, cache: HeadCache, list_size: int) -> None:
+        self._cache = cache
+        self._decoder = Decoder(max_header_list_size=list_size)
+        self._acknowledged = False
+        self._stateless = False
+
+    def acknowledged(self) -> None:
+        """The peer knows our settings: a table above size 0 is a fault from now on."""
+        self._acknowledged = True
+
+    def head(self, block: bytes) -> Head:
+        """What a block says. Raises ConnectionFault where it can't be read: the tables are no longer alike."""
+        if self._stateless:
+            kept = self._cache.heads.get(block)
+            if kept is not None:
+                return kept
+        head = Head(self._decode(block))
+        if self._stateless:
+            self._cache.keep(block, head)
+        return head
+
+    def _decode(self, block: bytes) -> list[Field]:
+        resized = block[:1] and block[0] & 0xE0 == 0x20
+        table = self._decoder.header_table
+        try:
+            fields = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
+        except OversizedHeaderListError as error:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "a header list above the limit") from error
+        except Exception as error:  # the library's own, and what it lets through for bytes that end early
+            raise ConnectionFault(COMPRESSION_ERROR, "a header block that can't be decoded") from error
+        if resized and self._acknowledged and table.maxsize > 0:
+            raise ConnectionFault(COMPRESSION_ERROR, "a dynamic table above the size announced")
+        self._stateless = table.maxsize == 0
+        return fields
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A field that no table keeps, without Huffman coding (RFC 7541, section 6.2.2)."""
+    return b"\0" + _string(name) + _string(value)
+
+
+def _string(text: bytes) -> bytes:
+    return _integer(len(text), 7) + text
+
+
+def _integer(value: int, bits: int) -> bytes:
+    """RFC 7541, section 5.1, with nothing in the bits before the prefix."""
+    most = (1 << bits) - 1
+    if value < most:
+        return bytes((value,))
+    made, value = bytearray((most,)), value - most
+    while value >= 128:
+        made.append(value & 127 | 128)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def answer(status: int, *fields: Field) -> bytes:
+    """The block of an answer: `status` is an HTTP status of three digits."""
+    first = b"\x88" if status == 200 else literal(b":status", b"%d" % status)
+    return first + b"".join(literal(name, value) for name, value in fields)

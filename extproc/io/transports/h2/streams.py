@@ -1,0 +1,156 @@
+"""Streams: what each frame does in each state (RFC 9113, section 5.1), and what is kept of one.
+
+A stream of ours is never half-closed (local) for long: after the last answer the rest of a request is not wanted, and
+RST_STREAM with NO_ERROR says so (section 8.1).
+"""
+
+from collections import deque
+from typing import Final, Protocol
+
+from extproc.io.transports.h2 import frames
+from extproc.io.transports.h2.errors import PROTOCOL_ERROR, STREAM_CLOSED, ConnectionFault, StreamFault
+
+# States. LEFT, RESET, ENDED and SKIPPED are all "closed": by the peer's RST_STREAM, by ours, by both ends, and by
+# the opening of a higher stream.
+IDLE: Final = 0
+OPEN: Final = 1
+HALF_CLOSED: Final = 2  # the peer has ended its side
+ENDED: Final = 3
+LEFT: Final = 4
+RESET: Final = 5
+SKIPPED: Final = 6
+
+# What to do.
+TAKE: Final = 0
+IGNORE: Final = 1
+LATE: Final = 2  # stream error STREAM_CLOSED
+OVER: Final = 3  # connection error STREAM_CLOSED
+WRONG: Final = 4  # connection error PROTOCOL_ERROR
+
+#: kind -> what to do in each state, in the order of their numbers.
+TABLE: Final = {
+    # ......................... IDLE   OPEN  HALF   ENDED   LEFT    RESET   SKIPPED
+    frames.DATA: (WRONG, TAKE, LATE, OVER, LATE, IGNORE, LATE),
+    frames.HEADERS: (TAKE, TAKE, LATE, OVER, LATE, IGNORE, WRONG),
+    frames.RST_STREAM: (WRONG, TAKE, TAKE, IGNORE, IGNORE, IGNORE, IGNORE),
+    frames.WINDOW_UPDATE: (WRONG, TAKE, TAKE, IGNORE, IGNORE, IGNORE, IGNORE),
+}
+
+#: Closed streams of which is known how they closed; older ones count as skipped.
+_REMEMBERED: Final = 4096
+
+
+class Receiver(Protocol):
+    """Who reads a stream."""
+
+    def data(self, chunk: bytes) -> int:
+        """The next bytes of the body. Returns how many bytes the receiver holds until more come."""
+        ...
+
+    def ended(self) -> None:
+        """The peer has said all."""
+        ...
+
+    def lost(self) -> None:
+        """The stream is gone before it was finished. Nothing is called after it."""
+        ...
+
+
+class Deaf:
+    """Reads a stream that was answered in full."""
+
+    def data(self, _chunk: bytes) -> int:
+        """Nothing is kept."""
+        return 0
+
+    def ended(self) -> None:
+        """Nobody waits."""
+
+    def lost(self) -> None:
+        """Nobody waits."""
+
+
+DEAF: Final = Deaf()
+
+
+class Stream:
+    """One open stream.
+
+    Attributes:
+        number: its identifier.
+        half_closed: whether the peer has ended its side.
+        send_window: bytes that may be sent; below 0 after the peer has made its windows smaller.
+        owed: bytes that came and were not yet given back to the peer's window.
+        held: bytes that the receiver holds.
+        expected: bytes of body still to come by content-length; None where it was not told.
+        queue: what waits for a window; None when nothing does.
+        last: the frame after all that waits.
+        answered: whether anything was answered.
+    """
+
+    __slots__ = (
+        "answered",
+        "expected",
+        "half_closed",
+        "held",
+        "last",
+        "number",
+        "owed",
+        "queue",
+        "receiver",
+        "send_window",
+    )
+
+    def __init__(self, number: int, send_window: int, expected: int | None) -> None:
+        self.number = number
+        self.send_window = send_window
+        self.expected = expected
+        self.half_closed = False
+        self.owed = 0
+        self.held = 0
+        self.queue: deque[memoryview] | None = None
+        self.last = b""
+        self.answered = False
+        self.receiver: Receiver = DEAF
+
+
+class Streams:
+    """All streams of a connection."""
+
+    __slots__ = ("_closed", "last", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[int, Stream] = {}
+        self.last = 0
+        self._closed: dict[int, int] = {}
+
+    def close(self, number: int, how: int) -> None:
+        """A stream is over; `how` is one of ENDED, LEFT, RESET."""
+        closed = self._closed
+        if len(closed) >= _REMEMBERED:
+            del closed[next(iter(closed))]
+        closed[number] = how
+
+    def state(self, number: int) -> int:
+        """The state of any stream; even numbers are idle, as nobody here opens one."""
+        stream = self.open.get(number)
+        if stream is not None:
+            return HALF_CLOSED if stream.half_closed else OPEN
+        if number > self.last or not number & 1:
+            return IDLE
+        return self._closed.get(number, SKIPPED)
+
+    def admits(self, kind: int, number: int) -> bool:
+        """Whether to take a frame in; False: ignore it.
+
+        Raises:
+            StreamFault, ConnectionFault: as the table says.
+        """
+        what = TABLE[kind][self.state(number)]
+        if what == LATE:
+            raise StreamFault(number, STREAM_CLOSED, "a frame after the end of its stream")
+        if what == OVER:
+            raise ConnectionFault(STREAM_CLOSED, "a frame for a closed stream")
+        if what == WRONG:
+            raise ConnectionFault(PROTOCOL_ERROR, "a frame for a stream that is not open")
+        return what == TAKE

@@ -1,0 +1,115 @@
+"""One connection of the fast transport: from the socket to `h2.connection` and back, within time limits."""
+
+import asyncio
+from typing import Any, Protocol
+
+from extproc.io.transports.h2.connection import Connection, Shared
+from extproc.io.transports.h2.errors import (
+    ENHANCE_YOUR_CALM,
+    SETTINGS_TIMEOUT,
+    ConnectionFault,
+)
+
+
+class Owner(Protocol):
+    """The server, as a connection sees it."""
+
+    shared: Shared
+    handshake: float
+
+    def joined(self, wire: "Wire") -> bool:
+        """A connection came; False: there are too many."""
+        ...
+
+    def left(self, wire: "Wire") -> None:
+        """It is gone."""
+        ...
+
+
+class Wire(asyncio.Protocol):
+    """One connection. What is to be written goes out once for all that one read brought, or once a loop turn."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.connection = Connection(owner.shared, self._soon)
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._scheduled = False
+        self._handshake: asyncio.TimerHandle | None = None
+        self._quiet = 0
+        self._seen = -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet, unless there are too many connections or TLS chose another protocol."""
+        self._transport = transport
+        tls = transport.get_extra_info("ssl_object")
+        if not self._owner.joined(self) or (tls is not None and tls.selected_alpn_protocol() != "h2"):
+            self._transport.abort()
+            return
+        self._handshake = self._loop.call_later(self._owner.handshake, self._late)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in, and write what that brought."""
+        connection = self.connection
+        connection.receive(data)
+        if connection.out:
+            self.flush()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: then it is not read either."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Every stream is lost."""
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self.connection.lost()
+        self._owner.left(self)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._scheduled = False
+        connection, transport = self.connection, self._transport
+        if transport.is_closing():
+            connection.out.clear()
+            return
+        if connection.out:
+            transport.write(connection.take())
+        if connection.closed:
+            transport.close()
+        elif transport.get_write_buffer_size() > self._owner.shared.limits.output:
+            self._owner.shared.refusals.add("output")
+            transport.abort()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def sweep(self, most: int) -> None:
+        """Called at even times: close after `most` of them without a stream."""
+        last = self.connection.streams.last
+        if self.connection.streams.open or last != self._seen:
+            self._seen, self._quiet = last, 0
+            return
+        self._quiet += 1
+        if self._quiet >= most:
+            self._owner.shared.refusals.add("idle")
+            self.connection.leave()
+
+    def _soon(self) -> None:
+        if not self._scheduled and self._transport is not None:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def _late(self) -> None:
+        if not self.connection.ready and not self.connection.closed:
+            self._owner.shared.refusals.add("handshake")
+            code = SETTINGS_TIMEOUT if self.connection.greeted else ENHANCE_YOUR_CALM
+            self.connection.fail(ConnectionFault(code, "no HTTP/2 handshake in time"))

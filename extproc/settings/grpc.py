@@ -1,0 +1,115 @@
+"""Settings of the server that Envoy reaches: its address, its transport, and its bounds against abuse."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from extproc.quantities import Address, Duration, Number, Size, Whole
+from extproc.settings.base import Settings
+
+
+class TlsSettings(Settings):
+    """TLS on the ext_proc port; with `transport: fast` only. Changed files are read again without a restart."""
+
+    cert_file: str = Field(default="", description="PEM of the certificate chain; empty speaks plain HTTP/2")
+    key_file: str = Field(default="", description="PEM of its key")
+    client_ca_file: str = Field(
+        default="", description="PEM of who signs clients' certificates; empty lets clients come without one"
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file go together; set both or neither")
+        if self.client_ca_file and not self.cert_file:
+            raise ValueError("client_ca_file needs cert_file and key_file")
+        return self
+
+
+class AbuseSettings(Settings):
+    """Bounds on what one peer may make the fast transport hold or do; each is counted where it is hit."""
+
+    connections: Whole = Field(default=1000, ge=1, le=100_000, description="most connections at once")
+    streams: Whole = Field(
+        default=100_000,
+        ge=1,
+        le=1_000_000,
+        description="most streams on one connection; above it REFUSED_STREAM",
+    )
+    header_block: Size = Field(
+        default=32 * 1024, ge=1024, le=2**20, description="largest header block as it is sent"
+    )
+    header_list: Size = Field(
+        default=64 * 1024, ge=1024, le=2**20, description="largest header block once decoded"
+    )
+    continuations: Whole = Field(
+        default=32, ge=0, le=1024, description="most CONTINUATION frames of one block"
+    )
+    resets: Number = Field(
+        default=100.0,
+        gt=0,
+        le=1e6,
+        description="streams a second that a peer may reset before they are answered, or make us reset; "
+        "ten times as many at once",
+    )
+    control: Number = Field(
+        default=50.0,
+        gt=0,
+        le=1e6,
+        description="PING, SETTINGS and GOAWAY frames a second; ten times as many at once",
+    )
+    empty: Number = Field(
+        default=50.0,
+        gt=0,
+        le=1e6,
+        description="frames a second that carry nothing; ten times as many at once",
+    )
+    connection_buffered: Size = Field(
+        default=128 * 2**20,
+        ge=2**20,
+        le=2**36,
+        description="unfinished messages of one connection: above it windows stay shut, at twice it streams end",
+    )
+    buffered: Size = Field(
+        default=256 * 2**20, ge=2**20, le=2**38, description="the same for all connections together"
+    )
+    output: Size = Field(
+        default=64 * 2**20, ge=2**16, le=2**34, description="answers that one peer leaves unread"
+    )
+    handshake: Duration = Field(
+        default=10.0, ge=0.1, le=300, description="longest time until a connection speaks HTTP/2"
+    )
+    idle: Duration = Field(
+        default=7200.0, ge=1, le=604_800, description="a connection without a stream for so long is closed"
+    )
+
+
+class GrpcSettings(Settings):
+    """Where Envoy reaches the gateway."""
+
+    address: Address = Field(default="0.0.0.0:50051", description="where the ext_proc server listens")
+    transport: Literal["grpcio", "fast"] = Field(
+        default="grpcio",
+        description="which implementation serves ext_proc: the gRPC library, or kvsteer's own HTTP/2",
+    )
+    socket: str = Field(
+        default="",
+        description="path of a unix socket to listen on instead of `address`; with `transport: fast` only",
+    )
+    drain: Duration = Field(
+        default=30.0, ge=0, le=3600, description="longest wait for open streams when the gateway stops"
+    )
+    drain_notice: Duration = Field(
+        default=1.5,
+        ge=0,
+        le=60,
+        description="how long health says NOT_SERVING before new streams are refused",
+    )
+    limits: AbuseSettings = Field(default_factory=AbuseSettings, description="bounds of the fast transport")
+    tls: TlsSettings = Field(default_factory=TlsSettings, description="TLS of the fast transport")
+
+    @model_validator(mode="after")
+    def _fast_only(self) -> Self:
+        if self.transport != "fast" and (self.tls.cert_file or self.socket):
+            raise ValueError("tls and socket need `transport: fast`")
+        return self
