@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.core.fleet import Replica, Traits
 from extproc.core.sample import Sample
-from extproc.core.speeds import Speeds, Stepped
+from extproc.core.speeds import Speeds, Stepped, busy_share
 from extproc.engines import get
 from extproc.sim.emulated.books import Books
 from extproc.sim.emulated.cache import BlockPool
@@ -63,13 +63,42 @@ def test_prompt_tokens_that_were_not_cached_over_the_share_of_time_that_prefill_
     assert speeds.prefill == pytest.approx(7184.6, rel=1e-4)
 
 
-def test_prompts_longer_than_a_step_do_not_overlap() -> None:
-    """10 s, 1 prompt of 16,384 tokens, 4 s in prefill: a quarter as short prompts (0.3297), the rest is L = 0.4.
+@pytest.mark.parametrize(
+    ("at_once", "tokens", "share"),
+    [
+        (0.0, 8192.0, 0.0),
+        (1.3125, 8192.0, 0.75),  # 0.75 + 0.75^2 * 1; as short prompts it would be 0.731
+        (0.525, 81_920.0, 0.5),  # 0.5 + 0.5^2 * 0.1: prompts of ten steps hardly overlap
+        (2.0, 8192.0, 1.0),  # always two: the engine is never without
+        (math.log(2), 1024.0, 0.5),  # eight fill a step: 1 - exp(-L), where steps would give 0.238
+        (math.log(2), 0.0, 0.5),  # who knows how long they are
+        (9.0, 8192.0, 1.0),
+    ],
+)
+def test_how_many_prompts_are_in_prefill_at_a_time_says_how_much_of_it_the_engine_computes(
+    at_once: float, tokens: float, share: float
+) -> None:
+    assert busy_share(at_once, tokens) == pytest.approx(share, abs=5e-4)
 
-    Busy 0.25 * 3.297 + 0.75 * 4 = 3.824 s. (8000 * 14.331 + 16384) / (14.331 + 3.824)
+
+def test_long_prompts_share_a_step_with_the_next_in_line_only() -> None:
+    """10 s, 1 prompt of 16,384 tokens, 4 s in prefill: L = 0.4 = rho + rho^2 / 2, rho = sqrt(1.8) - 1 = 0.3416.
+
+    Busy 3.416 s. (8000 * 14.331 + 16384) / (14.331 + 3.416)
     """
     grown = {"prompt_tokens": 16_384.0, "ttft_count": 1.0, "prefill_sum": 4.0, "prefill_count": 1.0}
-    assert learned(EMPTY, after(10.0, **grown)).prefill == pytest.approx(131_032 / 18.155, rel=1e-3)
+    assert learned(EMPTY, after(10.0, **grown)).prefill == pytest.approx(131_032 / 17.747, rel=1e-4)
+
+
+def test_each_step_that_a_long_prompt_has_a_part_in_makes_output_too() -> None:
+    """2 prompts of 8,192 tokens, 4 s in prefill, 0.1 s a token: 2 steps each, so a tenth of busy time is output.
+
+    L = 0.4: rho = 1 - exp(-0.4) = 0.3297, more than the (sqrt(2.6) - 1) / 2 = 0.3062 of full steps.
+    """
+    grown = {"prompt_tokens": 16_384.0, "ttft_count": 2.0, "prefill_sum": 4.0, "prefill_count": 2.0}
+    output = {"generated_tokens": 100.0, "tpot_sum": 10.0, "tpot_count": 100.0}
+    found = learned(EMPTY, after(10.0, **grown, **output)).prefill
+    assert found == pytest.approx(131_032 / (14.331 + 3.297 * 0.9), rel=1e-3)
 
 
 def test_seconds_of_prefill_are_set_against_prompts_that_ended_and_not_against_those_that_began() -> None:
@@ -83,11 +112,12 @@ def test_seconds_of_prefill_are_set_against_prompts_that_ended_and_not_against_t
 
 
 def test_the_step_that_makes_the_first_token_is_taken_off() -> None:
-    """20 prompts, 4 s in prefill, 20 ms a token: 0.4 s of the 4 are steps, so nine tenths of 3.2968 s are prompts."""
+    """20 prompts, 4 s in prefill, 20 ms a token; of one step each, and 12,000 / 8,192 more where prompts cross into
+    the next. So 0.4293 s of the 4 are steps, and 0.8927 of 3.2968 s are prompts."""
     grown = {"prompt_tokens": 12_000.0, "ttft_count": 20.0, "prefill_sum": 4.0, "prefill_count": 20.0}
     output = {"generated_tokens": 100.0, "tpot_sum": 2.0, "tpot_count": 100.0}
     prior = 20 * math.exp(-1 / 3)
-    expected = (8000 * prior + 12_000) / (prior + 0.9 * 3.2968)
+    expected = (8000 * prior + 12_000) / (prior + 0.8927 * 3.2968)
     assert learned(EMPTY, after(10.0, **grown, **output)).prefill == pytest.approx(expected, rel=1e-4)
 
 
