@@ -312,7 +312,7 @@ class Gateway:
         if not self.settings.redis.url:
             return None
         from extproc.io.policy_follower import Follower
-        from extproc.io.policy_versions import VersionStore
+        from extproc.io.policy_store import VersionStore
 
         return Follower(
             VersionStore(self.settings.redis),

@@ -28,16 +28,8 @@ from extproc.cli.terminal import console
 from extproc.config import GatewaySettings, PolicySettings, PoolSettings, ShadowSettings, load
 from extproc.core.policies import check_policy, policy_settings
 from extproc.errors import ConfigError, KvsteerError
-from extproc.io.policy_versions import (
-    MOST_WHO,
-    MOST_WHY,
-    Chosen,
-    Conflict,
-    NotOurs,
-    Standing,
-    Version,
-    VersionStore,
-)
+from extproc.io.policy_store import Conflict, NotOurs, VersionStore
+from extproc.io.policy_versions import MOST_WHO, MOST_WHY, Chosen, Standing, Version
 from extproc.io.redis_check import AtKey, MissingPassword, cause
 
 #: Seconds between looks at what gateways report.

@@ -1,4 +1,4 @@
-"""Keeps a gateway's pools on the newest version of their policy settings (io/policy_versions.py).
+"""Keeps a gateway's pools on the newest version of their policy settings (io/policy_store.py).
 
 One GET each poll; only when something changed anywhere are the pools' newest versions read. What can't be used, or
 Redis gone, leaves everything as it is.
@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.shadow import Shadow
-from extproc.io.policy_versions import BadVersion, Version, VersionStore, read_version
+from extproc.io.policy_store import VersionStore
+from extproc.io.policy_versions import BadVersion, Version, read_version
 from extproc.io.redis_check import Trouble
 
 _log = structlog.get_logger("kvsteer.policies")
@@ -84,9 +85,10 @@ class Follower:
         try:
             revision = await self._store.revision()
             # None after there was one: somebody emptied Redis. That is no decision about policies.
-            if revision is not None and revision != self._seen:
+            is_lost = revision is None and bool(self._active)
+            if is_lost or revision != self._seen:
                 for pool in self._pools:
-                    await self._catch_up(pool)
+                    await self._catch_up(pool, is_lost)
                 self._seen = revision
                 self._told_at = -float("inf")
             if self._clock() - self._told_at >= self._heartbeat:
@@ -110,30 +112,38 @@ class Follower:
             shown(pool, self._active.get(pool.name), self._refused.get(pool.name)) for pool in self._pools
         ]
 
-    async def _catch_up(self, pool: Pool) -> None:
-        text = await self._store.newest(pool.name)
+    async def _catch_up(self, pool: Pool, is_lost: bool) -> None:
+        """Adopt what stands there, or write what is in use here where Redis lost it.
+
+        `is_lost`: it lost at least which change was the newest of all pools.
+        """
+        text, held = await self._store.newest(pool.name), self._active.get(pool.name)
         if text is None:
+            if held is not None:
+                await self._put_back(pool, 0, held)
             return
         try:
             version = read_version(text)
         except BadVersion as error:
             self._refuse(pool, Refusal(0, 0.0, str(error)))
             return
-        held = self._active.get(pool.name)
         if held is not None and version.number < held.number and version.at < held.at:
-            await self._put_back(pool, version, held)
-        elif held is None or (held.number, held.at) != (version.number, version.at):
+            await self._put_back(pool, version.number, held)
+            return
+        if held is None or (held.number, held.at) != (version.number, version.at):
             self._adopt(pool, version)
+        if is_lost:
+            await self._store.put_back(pool.name, version, version.number)
 
-    async def _put_back(self, pool: Pool, older: Version, held: Version) -> None:
-        """Redis came back with an older state: the newer version, which is in use here, is written there again."""
-        _log.warning(
-            "redis came back with an older policy version; the newer one is kept and written again",
-            pool=pool.name,
-            version=older.number,
-            kept=held.number,
-        )
-        await self._store.put_back(pool.name, held, older.number)
+    async def _put_back(self, pool: Pool, there: int, held: Version) -> None:
+        """Redis is back empty or older: the newer version, which is in use here, is written there again."""
+        if await self._store.put_back(pool.name, held, there):
+            _log.warning(
+                "redis lost the policy version in use; it is kept and written again",
+                pool=pool.name,
+                version=there,
+                kept=held.number,
+            )
 
     def _adopt(self, pool: Pool, version: Version) -> None:
         policy, shadow = version.chosen.policy, version.chosen.shadow

@@ -18,7 +18,8 @@ from extproc.demo.stack import redis_program
 from extproc.io.discovery.registration import Registration
 from extproc.io.fleet_state import read_fleet
 from extproc.io.leases import Leases
-from extproc.io.policy_versions import Chosen, Conflict, VersionStore
+from extproc.io.policy_store import Conflict, VersionStore
+from extproc.io.policy_versions import Chosen
 from extproc.io.redis_client import make_client
 from extproc.io.registry import Registry
 from tests.integration.conftest import until, until_async

@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 from extproc.config import PolicySettings, ShadowSettings
 from extproc.core.pool import Pool
 from extproc.io.policy_follower import Follower, shown
+from extproc.io.policy_store import VersionStore
 from extproc.io.policy_versions import (
     MOST_WHY,
     BadVersion,
     Chosen,
     Version,
-    VersionStore,
     read_version,
     standing_of,
 )
@@ -43,9 +43,12 @@ class Shelf:
         self.reads += 1
         return self.versions.get(pool)
 
-    async def put_back(self, pool: str, version: Version, after: int) -> None:
-        assert orjson.loads(self.versions[pool])["version"] == after
+    async def put_back(self, pool: str, version: Version, after: int) -> bool:
+        there = orjson.loads(self.versions[pool])["version"] if pool in self.versions else 0
+        if there != after:
+            return False
         self.put(version, pool)
+        return True
 
     async def report(self, gateway_id: str, policies: dict[str, Any], ttl: float) -> None:
         self.reports_made.append(policies)
@@ -259,7 +262,7 @@ async def test_one_pools_bad_version_does_not_keep_another_back(shelf: Shelf, po
     assert (refused, pool.policy_version, other.policy_version) == (["p"], 0, 1)
 
 
-async def test_redis_gone_or_emptied_changes_nothing(shelf: Shelf, pool: Pool) -> None:
+async def test_redis_gone_or_emptied_changes_no_gateways_policy(shelf: Shelf, pool: Pool) -> None:
     made, _ = follower(shelf, pool)
     shelf.put(version(4, "random"))
     await made.poll()
@@ -269,9 +272,75 @@ async def test_redis_gone_or_emptied_changes_nothing(shelf: Shelf, pool: Pool) -
     shelf.gone, shelf.stamp, shelf.versions = False, None, {}
     await made.poll()
     assert (made.up, pool.policy_version) == (True, 4)
-    shelf.put(version(4, "least_request", at=99.0))  # counted anew; the same number is another version
+    shelf.put(version(4, "least_request", at=99.0))  # the same number made at another time is another version
     await made.poll()
     assert pool.policy_name == "least_request"
+
+
+async def test_an_emptied_redis_gets_the_version_in_use_again_once(shelf: Shelf, pool: Pool) -> None:
+    made, _ = follower(shelf, pool)
+    shelf.put(version(4, "random"))
+    await made.poll()
+    shelf.stamp, shelf.versions = None, {}
+    with capture_logs() as told:
+        for _ in range(3):
+            await made.poll()
+    assert read_version(shelf.versions["p"]) == version(4, "random")
+    assert shelf.stamp == b"p:4@5.0"
+    assert [(entry["log_level"], entry["version"], entry["kept"]) for entry in told] == [("warning", 0, 4)]
+
+
+async def test_of_two_gateways_with_an_emptied_redis_the_newer_version_stays(
+    shelf: Shelf, pool: Pool
+) -> None:
+    older, newer = Pool("p", now=0.0), pool
+    behind, ahead = follower(shelf, older)[0], follower(shelf, newer)[0]
+    shelf.put(version(2, "random", at=5.0))
+    await behind.poll()
+    shelf.put(version(3, "round_robin", at=9.0))
+    await ahead.poll()
+    shelf.stamp, shelf.versions = None, {}
+    await behind.poll()
+    assert shelf.stamp == b"p:2@5.0", "who is first writes what it has"
+    await ahead.poll()
+    assert shelf.stamp == b"p:3@9.0", "who has a newer one writes that"
+    await behind.poll()
+    assert (older.policy_version, older.policy_name) == (3, "round_robin")
+
+
+async def test_each_pools_version_comes_back_though_another_pools_was_written_before(
+    shelf: Shelf, pool: Pool
+) -> None:
+    other = Pool("q", now=0.0)
+    one, both = follower(shelf, pool)[0], follower(shelf, pool, other)[0]
+    shelf.put(version(1, "random", at=5.0), "p")
+    shelf.put(version(7, "round_robin", at=6.0), "q")
+    await one.poll()
+    await both.poll()
+    shelf.stamp, shelf.versions = None, {}
+    await one.poll()
+    await both.poll()
+    assert {name: orjson.loads(text)["version"] for name, text in shelf.versions.items()} == {"p": 1, "q": 7}
+
+
+async def test_where_only_the_stamp_was_lost_it_is_written_again_and_a_newer_version_followed(
+    shelf: Shelf, pool: Pool
+) -> None:
+    made, _ = follower(shelf, pool)
+    shelf.put(version(3, "round_robin", at=5.0))
+    await made.poll()
+    shelf.put(version(4, "random", at=9.0))
+    shelf.stamp = None
+    await made.poll()
+    assert (pool.policy_version, shelf.stamp) == (4, b"p:4@9.0")
+
+
+async def test_who_follows_the_configuration_writes_nothing_into_an_empty_redis(
+    shelf: Shelf, pool: Pool
+) -> None:
+    made, _ = follower(shelf, pool)
+    await made.poll()
+    assert (shelf.stamp, shelf.versions) == (None, {})
 
 
 async def test_a_redis_that_came_back_with_an_older_version_gets_the_newer_one_again(
