@@ -357,6 +357,7 @@ class Gateway:
         from extproc.io.sharing import Sharing
 
         made = Sharing(self.settings.redis, self.steering, self.gateway_id, self.intake.scraped)
+        made.shared.leavings.obey = self.intake.says
         made.on_task_failure = lambda name: self.metrics.task_failures.labels(name).inc()
         self.prometheus.register(JournalMetrics(made))
         return made

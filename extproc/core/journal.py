@@ -126,6 +126,14 @@ class Troubled(Struct, array_like=True, gc=False):
     seconds: Amount
 
 
+class Leaving(Struct, array_like=True, gc=False):
+    """A replica's own word, said `age` seconds ago: whether it leaves (core/leaving.py)."""
+
+    engine: Row
+    age: Amount
+    leaves: bool
+
+
 class Relayed(Struct, array_like=True, gc=False):
     """The first token of another gateway's exchange was seen here."""
 
@@ -185,6 +193,7 @@ class Batch(Struct, array_like=True, kw_only=False, gc=False):
     troubled: Annotated[list[Troubled], _Rows] = []
     relayed: Annotated[list[Relayed], _Rows] = []
     ratios: Annotated[list[Ratio], _Rows] = []
+    leaving: Annotated[list[Leaving], _Rows] = []
 
 
 class Refused(ValueError):
@@ -234,6 +243,7 @@ def _engines_exist(batch: Batch) -> bool:
     rows += [row.engine for row in batch.forgotten]
     rows += [row.engine for row in batch.sampled]
     rows += [row.engine for row in batch.troubled]
+    rows += [row.engine for row in batch.leaving]
     rows += [row.engine for row in batch.table.rows] if batch.table else []
     table = batch.table
     return max(rows, default=-1) < len(batch.engines) and (

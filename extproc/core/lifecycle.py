@@ -32,6 +32,8 @@ WARMING: Final = "warming"
 HEALTHY: Final = "healthy"
 BACKOFF: Final = "backoff"
 QUIESCING: Final = "quiescing"
+#: Who caused a drain that the replica itself asked for.
+ITSELF: Final = "replica"
 REREGISTERING: Final = "re-registering"
 GONE: Final = "gone"
 STATES: Final = (WARMING, HEALTHY, BACKOFF, QUIESCING, REREGISTERING, GONE)

@@ -21,6 +21,7 @@ from extproc.core.journal import (
     Engine,
     Forgotten,
     Held,
+    Leaving,
     Placed,
     Ratio,
     Relayed,
@@ -100,6 +101,7 @@ class Outbox:
         self._sampled: dict[tuple[str, str], tuple[Pool, Replica, Sample | None, str, float]] = {}
         self._forgotten: list[tuple[Engine, bytes]] = []
         self._troubled: dict[Engine, float] = {}
+        self._leaving: dict[Engine, tuple[float, bool]] = {}
         self._held: dict[
             int, tuple[Pool, Prompt, float]
         ] = {}  # by exchange; until told, or bound before that
@@ -113,7 +115,13 @@ class Outbox:
 
     def __len__(self) -> int:
         """News that wait."""
-        rare = len(self._forgotten) + len(self._sampled) + len(self._held) + len(self._troubled)
+        rare = (
+            len(self._forgotten)
+            + len(self._sampled)
+            + len(self._held)
+            + len(self._troubled)
+            + len(self._leaving)
+        )
         return len(self._placed) + len(self._firsts) + len(self._relayed) + len(self._ended) + rare
 
     # -- news ------------------------------------------------------------------------------------------
@@ -175,6 +183,15 @@ class Outbox:
             self.dropped["other"] += 1
             return
         self._troubled[engine] = seconds
+        self._stir()
+
+    def leaving(self, pool: Pool, replica: Replica, said: float, leaves: bool) -> None:
+        """A replica's own word of whether it leaves, said at a time of our clock. The newest word is told."""
+        engine = _engine(pool, replica)
+        if len(self._leaving) >= _ROWS and engine not in self._leaving:
+            self.dropped["other"] += 1
+            return
+        self._leaving[engine] = said, leaves
         self._stir()
 
     def held(self, key: int, pool: Pool, prompt: Prompt, arrived: float) -> None:
@@ -277,6 +294,9 @@ class Outbox:
             )
         batch.troubled = [Troubled(rows.setdefault(e, len(rows)), s) for e, s in self._troubled.items()]
         self._troubled.clear()
+        for engine, (said, leaves) in self._leaving.items():
+            batch.leaving.append(Leaving(rows.setdefault(engine, len(rows)), max(now - said, 0.0), leaves))
+        self._leaving.clear()
         room = _RARE_BYTES
         while self._forgotten and room > 0:
             engine, hashes = self._forgotten.pop(0)

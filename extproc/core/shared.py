@@ -18,6 +18,7 @@ from extproc.core.elsewhere import Elsewhere
 from extproc.core.fleet import Replica
 from extproc.core.flights import Charges, believed
 from extproc.core.journal import Batch, Engine, Placed, Ratio, heard, same_engine, unpack_chain, unpack_hashes
+from extproc.core.leaving import Leavings, Word
 from extproc.core.peers import SILENCE, Peer, Peers, missing
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
@@ -71,6 +72,7 @@ class Shared:
         missed: something was told that did not come; set to False by who asks for the tables.
         asked: somebody wants our table; set to False by who sends it.
         strangers: pool and address of engines that were told of and are not known here, a bounded number of them.
+        leavings: what replicas said themselves of leaving, here and to others.
         gaps, unknown, malformed: batches that never came; news of engines not known here, or of another incarnation;
             pieces that could not be read.
         uncalled: samples of a gateway that does not collect the pool's.
@@ -96,6 +98,7 @@ class Shared:
         self.collects: Callable[[str, str], bool] = lambda pool, gateway: True
         #: Seconds since 1970, to tell what no engine can have said.
         self.epoch: Callable[[], float] = lambda: float("inf")
+        self.leavings = Leavings(self.pools.values())
         self._charges = Charges(count(-1, -1), lambda engine: self._find(engine)[1])
         self.peers = Peers(self._charges)
         self._elsewhere = Elsewhere(self.pools)
@@ -149,6 +152,7 @@ class Shared:
                 self._first_token((row.gateway, row.boot), row.key)
             self._charges.settle()
             self._doubt(batch, homes, made)
+            self._leave(batch, homes, made)
         self._sample(batch, made)
         self._learn(batch)
         self.on_news()
@@ -320,6 +324,15 @@ class Shared:
             doubted = 1 + sum(other.is_doubted(now) for other in pool.replicas if other is not replica)
             if not row.seconds or 2 * doubted < len(pool.replicas):
                 replica.doubt(made + row.seconds, now)
+
+    def _leave(self, batch: Batch, homes: list[_Home], made: float) -> None:
+        """Take in replicas' own words of whether they leave, which others heard."""
+        for row in batch.leaving:
+            pool, replica = homes[row.engine]
+            if pool is None or replica is None:
+                self.unknown += 1
+            else:
+                self.leavings.hear(pool, replica.address, Word(made - row.age, row.leaves), self._now)
 
     # -- what engines said -----------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ came less than `_CLOSE` before: if there was one, the next sample of either way 
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from extproc.core.lifecycle import QUIESCING
+from extproc.core.lifecycle import ITSELF, QUIESCING
 from extproc.core.pool import Pool, has_restarted
 from extproc.core.report import Report
 from extproc.core.sample import Sample
@@ -19,8 +19,6 @@ from extproc.core.sample import Sample
 _CLOSE = 2.0
 #: Shortest time between two reports of a replica that are looked at, in seconds: half of the shortest interval.
 _LEAST = 0.05
-#: Who caused a drain that the replica itself asked for.
-ITSELF: Final = "replica"
 _DISCOVERY = "discovery"
 
 # What became of a report. A closed set: it labels metrics and answers.
@@ -102,12 +100,18 @@ class Intake:
         replica = pool.get(report.replica)
         assert replica is not None
         quiescing = replica.life.state == QUIESCING
-        if report.draining and not quiescing:
-            replica.drain(ITSELF, now)
-        elif not report.draining and quiescing and replica.life.cause == ITSELF:
-            self._undrain(pool, report.replica, now)
-        else:
+        if report.draining != quiescing and (report.draining or replica.life.cause == ITSELF):
+            self.says(pool, report.replica, report.draining, now)
+
+    def says(self, pool: Pool, address: str, leaves: bool, now: float) -> None:
+        """A replica's own word of its drain, which differs from what holds; here, or told by another gateway."""
+        replica = pool.get(address)
+        if replica is None:
             return
+        if leaves:
+            replica.drain(ITSELF, now)
+        else:
+            self._undrain(pool, address, now)
         self._on_lives()
 
     def _undrain(self, pool: Pool, address: str, now: float) -> None:

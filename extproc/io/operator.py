@@ -23,7 +23,7 @@ import orjson
 from aiohttp import web
 
 from extproc.addresses import parse_address
-from extproc.core.lifecycle import QUIESCING
+from extproc.core.lifecycle import ITSELF, QUIESCING
 from extproc.core.pool import Pool
 from extproc.io import clock
 from extproc.io.orders import Order, patience_of
@@ -32,8 +32,6 @@ from extproc.io.shared_orders import SharedOrders
 
 _CAUSE = "operator"
 _DISCOVERY = "discovery"
-#: Who caused a drain that the replica's own reporter asked for (io/intake.py).
-_ITSELF = "replica"
 #: State shown for a replica that its drain's deadline removed.
 REMOVED = "removed"
 #: Most known addresses that one answer names.
@@ -214,14 +212,14 @@ class OperatorDesk:
             self._shared.ended(pool, address, order)
         self._pending[pool.name, address] = None
         replica = pool.get(address)
-        if replica is not None and replica.life.cause == _ITSELF:  # its reporter may be gone for good
+        if replica is not None and replica.life.cause == ITSELF:  # its reporter may be gone for good
             known = replica.undrain(_CAUSE, clock.monotonic()) or known
         return known
 
     def _is_drained(self, pool: Pool, address: str) -> bool:
         """Whether an operator may end it: an order's drain, or one that the replica itself asked for."""
         replica = pool.get(address)
-        itself = replica is not None and replica.life.state == QUIESCING and replica.life.cause == _ITSELF
+        itself = replica is not None and replica.life.state == QUIESCING and replica.life.cause == ITSELF
         return itself or address in self._orders[pool.name]
 
     def _state(self, pool: Pool, address: str) -> str:

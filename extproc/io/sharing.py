@@ -218,6 +218,8 @@ class Sharing:
         for name in self.shared.expire(now):
             _log.info("a gateway is silent; what it had in flight is not counted any more", gateway=name)
         self.shared.rebind(now)
+        for pool, replica, word in self.shared.leavings.look(now):
+            self.outbox.leaving(pool, replica, word.said, word.leaves)
         if self.shared.peers.passed_over and not self._is_crowded:
             self._is_crowded = True
             _log.warning(

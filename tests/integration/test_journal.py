@@ -15,9 +15,11 @@ from extproc.core.fleet import DOUBTED
 from extproc.core.journal import Batch, Engine, Placed, encode, pack_chain
 from extproc.core.outcome import Ended
 from extproc.core.prompt import Chain
+from extproc.core.report import Report
 from extproc.core.sample import Sample
 from extproc.demo.processes import answers
 from extproc.demo.stack import Stack
+from extproc.io.intake import TAKEN, Intake
 from extproc.io.state_snapshot import Snapshots
 from tests.integration.conftest import until_async
 from tests.integration.gates import ADDRESSES, Gate, agree, fleet
@@ -62,6 +64,27 @@ async def test_a_gateway_that_stops_is_gone_at_once_and_one_that_dies_after_thre
         await agree(gates[:2], 1.0)
         await gates[1].sharing._tasks.close()  # as if killed: nothing is said
         await agree(gates[:1], 4.0)
+
+
+async def test_a_replica_that_said_good_bye_to_one_gateway_drains_in_all_until_it_takes_that_back(
+    server: Stack, client: redis.Redis
+) -> None:
+    async with fleet(server.redis_url, 3) as gates:
+        intake = Intake([gates[0].pool], lambda _pool, _address: "push")
+        gates[0].sharing.shared.leavings.obey = intake.says
+
+        async def states() -> set[str]:
+            return {gate.pool.replicas[0].life.state for gate in gates}
+
+        async def all_are(state: str) -> bool:
+            return await states() == {state}
+
+        for draining, state in ((True, "quiescing"), (False, "healthy")):
+            report = Report(replica=ADDRESSES[0], pool="chat", draining=draining)
+            assert intake.reported(report, "http", time.monotonic()) == TAKEN
+            await until_async(lambda state=state: all_are(state), 2.0, f"every gateway has it {state}")
+            await asyncio.sleep(0.1)  # reports come no faster
+        assert {gate.pool.replicas[1].life.state for gate in gates} == {"healthy"}
 
 
 async def test_samples_of_the_collector_reach_the_others(server: Stack, client: redis.Redis) -> None:
