@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from extproc.app import calm_the_collector
 from extproc.config import RedisSettings
 from extproc.core.decide import Decision, bind
 from extproc.core.journal import Batch
@@ -28,6 +27,7 @@ from extproc.core.reach import Position
 from extproc.core.shared import Shared
 from extproc.core.steering import Rules, Steering
 from extproc.io.sharing import Sharing
+from extproc.serving import calm_the_collector
 
 REPLICAS = 16
 #: As `feedback.distrust` is by default: what others place is watched too.

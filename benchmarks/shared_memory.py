@@ -23,10 +23,10 @@ import uvloop
 
 from benchmarks.index_memory import resident
 from benchmarks.journal_gates import Gate
-from extproc.app import calm_the_collector
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.reach import MOST_BEHIND
 from extproc.demo.stack import Stack, StackSettings
+from extproc.serving import calm_the_collector
 
 _PAIRS = 1_000_000
 _LENGTH = 30

@@ -1,14 +1,8 @@
 """The gateway put together: core, transport, collector, registry, admin port; its start and its graceful stop."""
 
 import asyncio
-import gc
 import random
 import secrets
-import signal
-import sys
-import traceback
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,16 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from extproc.building import build_steering, modes, takes_reports, targets
 from extproc.config import GatewaySettings, PoolSettings
-from extproc.core import outcome
-from extproc.core.exchange import Exchange
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.envoyconfig import eds_document, write_eds
-from extproc.io import clock, logs
+from extproc.io import clock
 from extproc.io.admin import Admin
 from extproc.io.beliefs import Beliefs
 from extproc.io.collector import Collector
 from extproc.io.endings import Endings
+from extproc.io.exchanges import Exchanges
 from extproc.io.explaining import explain
 from extproc.io.intake import Intake
 from extproc.io.lives import Lives
@@ -35,7 +28,6 @@ from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.records import Records
 from extproc.io.report_desk import ReportDesk
 from extproc.io.roster import FixedRoster, Roster
-from extproc.io.sessions import ExchangeSession
 from extproc.io.snapshot import take
 from extproc.io.state_page import StatePage
 from extproc.io.tasks import Supervisor
@@ -75,7 +67,7 @@ class Gateway:
         self.records = Records(settings.admin.decisions)
         self.prometheus = CollectorRegistry()
         self.metrics = Metrics(self.steering, self.prometheus)
-        self.waits = WaitingMetrics(self.steering.holding, self.prometheus)
+        waits = WaitingMetrics(self.steering.holding, self.prometheus)
         self.waking = Waking(self.steering.holding, clock.monotonic)
         self.endings = Endings(
             self.steering,
@@ -84,7 +76,8 @@ class Gateway:
             logged=settings.envoy.access_log,
         )
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
-        self._open = 0
+        told = self.metrics, waits, self.records, self.endings
+        self.exchanges = Exchanges(self.steering, *told, in_log=settings.log.requests, shared=self.shared)
         self._stopping = False
         self.intake = self._intake()
         self.sharing = self._sharing()
@@ -116,7 +109,7 @@ class Gateway:
             self.operator.push = lambda: registry.look(self.operator.look)
         self.follower = self._follower()
         self.transport: Transport = choice.build(
-            settings.grpc, settings.limits, self._session, self._on_log, self.prometheus
+            settings.grpc, settings.limits, self.exchanges.session, self.exchanges.logged, self.prometheus
         )
         self.admin = Admin(
             settings.admin.address,
@@ -134,7 +127,7 @@ class Gateway:
             routes=[*self.operator.routes(), *self.reports.routes(), *self._state_page().routes()],
             shared_why=self.shared_why,
         )
-        self.metrics.open_streams.set_function(lambda: self._open)
+        self.metrics.open_streams.set_function(lambda: self.exchanges.open)
         self.metrics.redis_up.set_function(lambda: float(self.shared() == "ok"))
         self.records.shared = self.shared
 
@@ -174,7 +167,7 @@ class Gateway:
         self._stopping = True
         self.transport.set_ready(False)
         self.waking.close()
-        _log.info("draining", open_streams=self._open)
+        _log.info("draining", open_streams=self.exchanges.open)
         await asyncio.sleep(self.settings.grpc.drain_notice)
         await self.transport.stop(self.settings.grpc.drain)
         for collector in self._collectors.values():
@@ -239,45 +232,6 @@ class Gateway:
 
     # -- what the parts call ---------------------------------------------------------------------------
 
-    def _session(self) -> ExchangeSession:
-        self._open += 1
-        return ExchangeSession(self.steering, self, clock.monotonic)
-
-    def settled(self, exchange: Exchange, seconds: float) -> None:
-        """Tell everybody who counts or keeps decisions."""
-        self.metrics.settled(exchange, seconds)
-        self.records.settled(exchange, seconds)
-        if exchange.waited:
-            self.waits.bound(exchange.waited)
-        if self.settings.log.requests:
-            decision = exchange.decision
-            _log.info(
-                "request",
-                request_id=exchange.request_id,
-                outcome=exchange.outcome,
-                replica=decision.replica.address if decision and decision.replica else None,
-                seconds=round(seconds, 6),
-                shared=self.shared(),
-            )
-
-    def failed(self, exchange: Exchange, error: Exception) -> None:
-        """The gateway itself failed on an exchange: told and counted, with no word of the request."""
-        self.metrics.internal_errors.inc()
-        frames = traceback.extract_tb(error.__traceback__)[-3:]
-        where = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
-        _log.error("exchange failed", error=type(error).__name__, where=where)
-
-    def ended(self, exchange: Exchange) -> None:
-        """A stream is over."""
-        self._open -= 1
-        self.endings.ended(exchange, clock.monotonic())
-
-    def _on_log(self, data: bytes) -> None:
-        now = clock.monotonic()
-        for ended in outcome.read(data):
-            self.steering.answered(ended, now)
-            self.endings.logged(ended, now)
-
     def _tick(self) -> None:
         now = clock.monotonic()
         for pool in self.steering.pools:
@@ -333,7 +287,7 @@ class Gateway:
             self.settings.redis,
             self.gateway_id,
             self.steering.pools,
-            lambda: self._open,
+            lambda: self.exchanges.open,
             self.operator.sync,
             address=self.settings.grpc.address,
         )
@@ -343,7 +297,7 @@ class Gateway:
         return StatePage(
             self.gateway_id,
             self.steering.pools,
-            streams=lambda: self._open,
+            streams=lambda: self.exchanges.open,
             shared=lambda: (self.shared(), self.shared_why()),
             redis=redis.place.shown() if redis.url else "",
             leases=self.sharing.leases.shown if self.sharing else list,
@@ -441,42 +395,3 @@ class Gateway:
             on_left=lambda address: self.metrics.forget_replica(settings.name, address),
             eds_dir=self.settings.envoy.eds_dir,
         )
-
-
-def calm_the_collector() -> None:
-    """Keep Python's cycle collector off the hot path: reference counts free all of an exchange but some of gRPC's.
-
-    What lives since the start is never looked at again, and the young generation is collected after 20,000
-    new containers instead of 700: measured at 5 to 10 % of a request's CPU.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 10, 20)
-
-
-def _hang_up() -> None:
-    """SIGHUP asks many daemons to read their configuration anew; this one reads it once, and serves on."""
-    _log.warning(
-        "SIGHUP changes nothing: the configuration is read at the start; restart the gateway to change it"
-    )
-
-
-async def serve(
-    settings: GatewaySettings, started: Callable[[Gateway], None] = lambda _gateway: None
-) -> None:
-    """Run a gateway until SIGTERM or SIGINT. Raises OSError when an address can't be had.
-
-    SIGHUP stops it as well when a terminal is its standard error, since then the terminal is gone; else it is told
-    in the log and changes nothing.
-    """
-    logs.configure(settings.log)
-    gateway = Gateway(settings)
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, stop.set if sys.stderr.isatty() else _hang_up)
-    await gateway.start()
-    calm_the_collector()
-    started(gateway)
-    await stop.wait()
-    await gateway.stop()

@@ -49,8 +49,10 @@ def command(path: str, workers: int | None) -> None:
 
 def _serve(settings: GatewaySettings, path: str, *, is_worker: bool) -> None:
     """Be one gateway to its end."""
-    from extproc.app import serve  # costs half a second of imports; not before the file is known to be good
     from extproc.io.worker_pool import end_with_parent
+    from extproc.serving import (
+        serve,  # costs half a second of imports; not before the file is known to be good
+    )
 
     try:
         _run(serve(settings, lambda _: end_with_parent()) if is_worker else serve(settings))

@@ -161,7 +161,7 @@ def exposed() -> dict[str, tuple[str, tuple[str, ...]]]:
     metrics.scrape_failures.labels("connect").inc()
     metrics.task_failures.labels("sweep").inc()
     gateway.steering.pools[0].replicas[0].headroom = 1.0
-    session = gateway._session()
+    session = gateway.exchanges.session()
     session.receive(b"")  # not ext_proc: a sample of the counter of exchanges
     found = {}
     for family in gateway.prometheus.collect():
