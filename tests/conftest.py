@@ -1,6 +1,11 @@
 """What both parts of the tests share."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's matter; what must not take long has a test that counts.
+settings.register_profile("kvsteer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvsteer")
 
 
 def pytest_terminal_summary(

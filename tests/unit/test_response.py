@@ -309,12 +309,12 @@ def test_a_request_without_a_body_gets_its_response_back_too() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_of_a_stream_is_bounded_by_the_rule(kind: str) -> None:
-    """64 MiB in one JSON string, and in one event: at most the bound of 4 KiB and some 400 bytes are kept."""
+    """16 MiB in one JSON string, and in one event: at most the bound of 4 KiB and some 400 bytes are kept."""
     steering = Steering(mind().pools, Rules(response_body=4096), random.Random(1))
     exchange = asked(Mode.STREAMED, steering)
     begin(exchange, kind)
     piece(exchange, b'{"x": "' if kind == "json" else b'data: {"x": "')
-    for _ in range(64):
+    for _ in range(16):
         piece(exchange, b"y" * 2**20)
         response = exchange._response
         assert response is not None

@@ -237,16 +237,16 @@ def test_any_bytes_are_read_without_raising(pieces: list[bytes], kind: str) -> N
 
 
 def test_memory_stays_under_the_bound_whatever_comes() -> None:
-    """Of 64 KiB and some small objects each, with pieces of 4 KiB; measured while 256 KiB pass."""
+    """Of 64 KiB and some small objects each, with pieces of 4 KiB; measured while 128 KiB pass and more."""
     bodies = {
-        "one line": b"data: " + b"x" * 2**18,
-        "one string": b'data: {"usage": "' + b"x" * 2**18,
-        "short data lines": b"data:ab\n" * 2**15,
-        "a comment": b":" + b"x" * 2**18,
-        "brackets": b"data: " + b"[" * 2**18,
-        "members": b"data: {" + b'"usage": {"a": 1}, ' * 2**14,
-        "choices": b"".join(b'data: {"choices":[{"index":%d}]}\n\n' % n for n in range(2**13)),
-        "answers": b"".join(b'data: {"meta_info":{},"index":%d}\n\n' % n for n in range(2**13)),
+        "one line": b"data: " + b"x" * 2**17,
+        "one string": b'data: {"usage": "' + b"x" * 2**17,
+        "short data lines": b"data:ab\n" * 2**14,
+        "a comment": b":" + b"x" * 2**17,
+        "brackets": b"data: " + b"[" * 2**17,
+        "members": b"data: {" + b'"usage": {"a": 1}, ' * 2**13,
+        "choices": b"".join(b'data: {"choices":[{"index":%d}]}\n\n' % n for n in range(2**12)),
+        "answers": b"".join(b'data: {"meta_info":{},"index":%d}\n\n' % n for n in range(2**12)),
     }
     for name, body in bodies.items():
         reader = BodyUsage(SSE)
@@ -261,8 +261,8 @@ def test_memory_stays_under_the_bound_whatever_comes() -> None:
 
 
 def test_a_body_that_comes_whole_is_not_copied_whole() -> None:
-    """Of 4 MiB: 4 million empty lines would be a list of 32 MB."""
-    for kind, body in ((SSE, b"\n" * 2**22), ("application/json", b'{"a": "' + b"x" * 2**22 + b'"}')):
+    """Of 2 MiB: 2 million empty lines would be a list of 16 MB."""
+    for kind, body in ((SSE, b"\n" * 2**21), ("application/json", b'{"a": "' + b"x" * 2**21 + b'"}')):
         reader = BodyUsage(kind)
         tracemalloc.start()
         reader.feed(body, end=True)
