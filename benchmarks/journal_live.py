@@ -32,6 +32,7 @@ from extproc.core.journal import Batch
 from extproc.core.outbox import Outbox
 from extproc.core.reach import Position
 from extproc.core.shared import Shared
+from extproc.demo.processes import Child
 from extproc.demo.stack import StackSettings
 
 _GATEWAYS = 4
@@ -47,7 +48,7 @@ class Live(Played):
     def __init__(self) -> None:
         super().__init__(StackSettings(gateways=_GATEWAYS, replicas=_REPLICAS))
 
-    def start_gateway(self, number: int) -> None:
+    def spawn_gateway(self, number: int) -> Child:
         """A gateway that notes what it tells and hears."""
         path = self.folder / f"kvsteer-{number}.yaml"
         path.write_text(yaml.safe_dump(self.configuration(number)))
@@ -59,7 +60,7 @@ class Live(Played):
             str(self.notes(number)),
             str(path),
         ]
-        self.wait_gateway(number, self._child(f"gateway-{number}", argv))
+        return self._child(f"gateway-{number}", argv)
 
     def notes(self, number: int) -> Path:
         """Where a gateway leaves its notes when it ends."""

@@ -29,6 +29,7 @@ import yaml
 
 from benchmarks.http_load import request
 from benchmarks.played import Open, Played
+from extproc.demo.processes import Child
 from extproc.demo.stack import StackSettings
 
 #: By how much time is compressed.
@@ -46,12 +47,12 @@ class Soaked(Played):
     def __init__(self) -> None:
         super().__init__(StackSettings(gateways=2, replicas=4, pool={"index": {"ttl": "10s"}}))
 
-    def start_gateway(self, number: int) -> None:
+    def spawn_gateway(self, number: int) -> Child:
         """As the stack's, in a hurry."""
         path = self.folder / f"kvsteer-{number}.yaml"
         path.write_text(yaml.safe_dump(self.configuration(number)))
         argv = [sys.executable, "-m", "benchmarks.soak", "--gateway", str(path)]
-        self.wait_gateway(number, self._child(f"gateway-{number}", argv))
+        return self._child(f"gateway-{number}", argv)
 
 
 def hurry(path: str) -> None:

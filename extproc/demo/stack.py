@@ -82,7 +82,7 @@ class Stack:
     def close(self) -> None:
         """End every process and remove the folder of their files."""
         for child in reversed(list(self.children.values())):
-            child.stop()
+            child.kill()  # nobody is served once Envoy is gone: to stop with grace would be seconds for nothing
         self.children.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -134,15 +134,19 @@ class Stack:
     def start_gateways(self) -> None:
         """Every gateway, on free ports."""
         self.gateway_ports = [(free_port(), free_port()) for _ in range(self.settings.gateways)]
-        for number in range(self.settings.gateways):
-            self.start_gateway(number)
+        started = [self.spawn_gateway(number) for number in range(self.settings.gateways)]
+        for number, child in enumerate(started):
+            self.wait_gateway(number, child)
 
     def start_gateway(self, number: int) -> None:
         """One gateway; ready when its admin port says so."""
+        self.wait_gateway(number, self.spawn_gateway(number))
+
+    def spawn_gateway(self, number: int) -> Child:
+        """The process of one gateway, which is not ready yet."""
         path = self.folder / f"kvsteer-{number}.yaml"
         path.write_text(yaml.safe_dump(self.configuration(number)))
-        child = self._child(f"gateway-{number}", [*_kvsteer(), "serve", "-c", str(path)])
-        self.wait_gateway(number, child)
+        return self._child(f"gateway-{number}", [*_kvsteer(), "serve", "-c", str(path)])
 
     def wait_gateway(self, number: int, child: Child) -> None:
         """Wait until a gateway is ready."""
