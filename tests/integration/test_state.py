@@ -66,8 +66,8 @@ def test_check_says_whether_views_agree_and_where_not(fleet: Stack) -> None:
     gone = kvsteer("state", "-c", str(fleet.folder / "kvsteer-0.yaml"))
     assert gone.returncode == 1
     assert "can't be reached" in gone.stderr
-    fleet.children["redis"].restart()
     assert kvsteer("undrain", fleet.replicas[0], "--admin", first).returncode == 4
+    fleet.children["redis"].restart()
 
 
 @pytest.mark.parametrize(
