@@ -79,6 +79,12 @@ class AbuseSettings(Settings):
     handshake: Duration = Field(
         default=10.0, ge=0.1, le=300, description="longest time until a connection speaks HTTP/2"
     )
+    stalled: Duration = Field(
+        default=30.0,
+        ge=0.1,
+        le=3600,
+        description="longest time for which a peer may read nothing of its answers",
+    )
     idle: Duration = Field(
         default=7200.0, ge=1, le=604_800, description="a connection without a stream for so long is closed"
     )

@@ -54,6 +54,7 @@ def _fast(
         limits=Limits(**{name: getattr(bounds, name) for name in names}),
         connections=bounds.connections,
         handshake=bounds.handshake,
+        stalled=bounds.stalled,
         idle=bounds.idle,
         tls=TlsFiles(tls.cert_file, tls.key_file, tls.client_ca_file) if tls.cert_file else None,
     )

@@ -41,6 +41,7 @@ class FastTransport:
         limits: against abuse.
         connections: most connections at once.
         handshake: seconds in which a connection must have spoken HTTP/2.
+        stalled: seconds for which a peer may leave what was written to it unread.
         idle: seconds without a stream after which a connection is closed.
         tls: certificates; None speaks plain HTTP/2.
     """
@@ -56,11 +57,13 @@ class FastTransport:
         limits: Limits | None = None,
         connections: int = 1000,
         handshake: float = 10.0,
+        stalled: float = 30.0,
         idle: float = 7200.0,
         tls: TlsFiles | None = None,
     ) -> None:
         self.port = 0
         self.handshake = handshake
+        self.stalled = stalled
         self._sessions = sessions
         self.stopping = False
         self._address = address

@@ -16,6 +16,7 @@ class Owner(Protocol):
 
     shared: Shared
     handshake: float
+    stalled: float
 
     def joined(self, wire: "Wire") -> bool:
         """A connection came; False: there are too many."""
@@ -36,6 +37,7 @@ class Wire(asyncio.Protocol):
         self._transport: Any = None
         self._scheduled = False
         self._handshake: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
         self._quiet = 0
         self._seen = -1
 
@@ -57,19 +59,23 @@ class Wire(asyncio.Protocol):
             self.flush()
 
     def pause_writing(self) -> None:
-        """The peer does not read: then it is not read either."""
+        """The peer does not read: then it is not read either, and not forever."""
+        self._stall = self._loop.call_later(self._owner.stalled, self._stalled)
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It reads again."""
+        if self._stall is not None:
+            self._stall.cancel()
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every stream is lost."""
-        if self._handshake is not None:
-            self._handshake.cancel()
+        for timer in (self._handshake, self._stall):
+            if timer is not None:
+                timer.cancel()
         self.connection.lost()
         self._owner.left(self)
 
@@ -107,6 +113,10 @@ class Wire(asyncio.Protocol):
         if not self._scheduled and self._transport is not None:
             self._scheduled = True
             self._loop.call_soon(self.flush)
+
+    def _stalled(self) -> None:
+        self._owner.shared.refusals.add("stalled")
+        self._transport.abort()
 
     def _late(self) -> None:
         if not self.connection.ready and not self.connection.closed:

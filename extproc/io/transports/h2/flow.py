@@ -178,7 +178,7 @@ class Inflow:
         self.held += change
         if change > 0:
             self._budget.held += change
-            if self._budget.broken or self.held >= 2 * self._limit:
+            if (self._budget.broken or self.held >= 2 * self._limit) and not self._oldest(stream):
                 self._refusals.add("buffered")
                 raise StreamFault(stream.number, ENHANCE_YOUR_CALM, "more unfinished messages than allowed")
             return
@@ -219,6 +219,10 @@ class Inflow:
     def _may_grow(self, stream: Stream) -> bool:
         if self.held < self._limit and not self._budget.full:
             return True
+        return self._oldest(stream)
+
+    def _oldest(self, stream: Stream) -> bool:
+        """Whether no other stream's message has grown for longer."""
         return next(iter(self._growing), stream.number) == stream.number
 
     def _give(self, stream: Stream) -> None:

@@ -22,6 +22,7 @@ REASONS: Final = (
     "message",
     "buffered",
     "output",
+    "stalled",
     "handshake",
     "idle",
     "connections",
