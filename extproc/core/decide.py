@@ -7,6 +7,7 @@ from typing import Final
 from extproc.core.candidates import Found, usable
 from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
+from extproc.core.index import Holders
 from extproc.core.ledger import Ledger
 from extproc.core.policies import Ask, Choice
 from extproc.core.policies.base import Rng
@@ -36,6 +37,8 @@ class Decision:
         tokens, output, cached: estimates, in tokens; `cached` on the chosen replica.
         work: of what is not cached there, in tokens at a prompt's start (core/cost.py).
         told: whether its first token will be.
+        ratio: tokens a byte of the prompt makes, as believed; 0 without one.
+        holders: who held a prefix of its only prompt (PrefixIndex.holders), until it is bound; None when unknown.
     """
 
     __slots__ = (
@@ -45,11 +48,13 @@ class Decision:
         "choice",
         "columns",
         "excluded",
+        "holders",
         "key",
         "order",
         "output",
         "pool",
         "prompt",
+        "ratio",
         "reason",
         "replica",
         "rho",
@@ -70,6 +75,8 @@ class Decision:
         self.reason = "no_candidate"
         self.trouble = ""
         self.told = False
+        self.ratio = 0.0
+        self.holders: Holders | None = None
         self.tokens = self.output = self.cached = self.work = self.rho = 0.0
         self.candidates: Sequence[Replica] = ()
         self.columns: Sequence[float] = ()
@@ -109,9 +116,9 @@ def decide(
 def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, picks: int = 3) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
     decision = Decision(key, pool, prompt, now)
-    ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
+    decision.ratio = ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
     decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
-    held = _held(pool, prompt, ratio, tokens)
+    held = _held(pool, decision, ratio, tokens)
     candidates: Sequence[Replica]
     if pool.outlook.all_open(pool.replicas, now):
         candidates = pool.replicas if pool.ring is None else pool.ring.reach(held, rng)
@@ -146,6 +153,7 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
     pool.busy.add(decision.work / replica.prefill_speed, now)
     if pool.feedback is not None:  # before the index says that the prompt is held
         pool.feedback.bound(decision, replica)
+    decision.holders = None
     if decision.prompt is not None:
         pool.place(replica, decision.prompt.chains, now)
     if ledger.listener is not None:
@@ -174,16 +182,21 @@ def _expected_output(pool: Pool, prompt: Prompt | None, tokens: float) -> float:
     return each * prompt.n
 
 
-def _held(pool: Pool, prompt: Prompt | None, ratio: float, tokens: float) -> dict[int, float]:
+def _held(pool: Pool, decision: Decision, ratio: float, tokens: float) -> dict[int, float]:
     """Tokens of the prompt that replicas hold, by their slots; only those that hold some."""
     held: dict[int, float] = {}
-    for chain in prompt.chains if prompt else ():
+    prompt = decision.prompt
+    chains = prompt.chains if prompt else ()
+    for chain in chains:
         found: dict[int, float] = {}
-        for depth, slots in pool.index.holders(chain.hashes):
+        decision.holders = holders = pool.index.holders(chain.hashes)
+        for depth, slots in holders:
             found.update(dict.fromkeys(slots, chain.ends[depth - 1] * ratio))
         if held:  # a batch; those that hold some of a later prompt alone come later
             found = held | {slot: held.get(slot, 0.0) + more for slot, more in found.items()}
         held = found
+    if len(chains) > 1:
+        decision.holders = None
     if pool.feedback is not None:  # a replica that was found wrong counts for less
         for slot, scale in pool.feedback.truth.scales.items():
             if slot in held:
@@ -193,11 +206,6 @@ def _held(pool: Pool, prompt: Prompt | None, ratio: float, tokens: float) -> dic
         if cached > most:
             held[slot] = most
     return held
-
-
-def _sum(held: dict[int, float], more: dict[int, float], most: float) -> dict[int, float]:
-    """What is held of the prompts of a batch together; those that hold some of a later one come later."""
-    return held | {slot: min(held.get(slot, 0.0) + cached, most) for slot, cached in more.items()}
 
 
 def _column(pool: Pool, candidates: Sequence[Replica], held: dict[int, float]) -> list[float]:

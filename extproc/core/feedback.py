@@ -45,11 +45,15 @@ class Feedback:
         """A decision is bound to a replica and its prompt not yet placed in the index.
 
         Usage tells of all prompts of a batch together, so a batch says nothing of any one prompt's cache.
+
+        What a decision found in the index holds until it is bound; one that is bound again asks anew.
         """
-        prompt = decision.prompt
+        prompt, slot, holders = decision.prompt, replica.slot, decision.holders
         if prompt is not None and len(prompt.chains) == 1:
-            ratio = decision.pool.tokens_per_byte(prompt)
-            self.truth.expect(decision.key, replica.slot, prompt.chains[0], ratio, decision.at)
+            held = None
+            if holders is not None:
+                held = next((depth for depth, slots in holders if slot in slots), 0)
+            self.truth.expect(decision.key, slot, prompt.chains[0], decision.ratio, decision.at, held)
 
     def first_token(self, key: int) -> None:
         """The prompt of an exchange is computed."""

@@ -36,6 +36,10 @@ _SHARED = 16_384
 _SLACK = 1024
 
 
+#: Who holds a prefix of a chain, as (depth, slots): these hold its first `depth` hashes and not the next.
+Holders = list[tuple[int, tuple[int, ...]]]
+
+
 class PrefixIndex:
     """Prefix hashes and the slots that hold them. Weights and capacities are bytes of prompt.
 
@@ -101,13 +105,13 @@ class PrefixIndex:
         """For each slot that holds a prefix of the chain: how many leading hashes it holds (at least 1)."""
         return {slot: depth for depth, slots in self.holders(hashes) for slot in slots}
 
-    def holders(self, hashes: Iterable[int]) -> list[tuple[int, tuple[int, ...]]]:
+    def holders(self, hashes: Iterable[int]) -> Holders:
         """Who holds a prefix of the chain, as (depth, slots): these hold its first `depth` hashes and not the next.
 
         Depths rise from 1 on, slots too; every holder is in one of the groups.
         """
         masks, members = self._masks, self._members
-        found: list[tuple[int, tuple[int, ...]]] = []
+        found: Holders = []
         alive = depth = 0
         previous: int | None = 0  # what no hash is kept with
         for packed in map(self._held.get, hashes):

@@ -188,10 +188,13 @@ class Truth:
 
     # -- prompts ---------------------------------------------------------------------------------------
 
-    def expect(self, key: int, slot: int, chain: Chain, ratio: float, now: float) -> None:
+    def expect(
+        self, key: int, slot: int, chain: Chain, ratio: float, now: float, held: int | None = None
+    ) -> None:
         """A prompt of one chain is bound to a replica, and not yet placed in the index. Unknown slots are ignored.
 
-        `ratio` is tokens a byte, as believed. An exchange that is announced again was not computed where it was sent
+        `ratio` is tokens a byte, as believed; `held` how many leading hashes the index has there, where that was just
+        asked, else None. An exchange that is announced again was not computed where it was sent
         first.
         """
         known = self._slots.get(slot)
@@ -199,7 +202,8 @@ class Truth:
         if known is None:
             return
         belief = known.belief
-        held = self._index.match(chain.hashes).get(slot, 0)
+        if held is None:
+            held = self._index.match(chain.hashes).get(slot, 0)
         prompt = self._open[key] = _Open(known, chain, held, ratio, now)
         belief.reuse.use(chain, held, now)
         known.comes(prompt)
