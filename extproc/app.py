@@ -15,6 +15,8 @@ from extproc.core.sample import Sample
 from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock
 from extproc.io.admin import Admin
+from extproc.io.admission import LOOK, Admission
+from extproc.io.admission_metrics import AdmissionMetrics
 from extproc.io.beliefs import Beliefs
 from extproc.io.collector import Collector
 from extproc.io.endings import Endings
@@ -75,6 +77,8 @@ class Gateway:
             self.records,
             logged=settings.envoy.access_log,
         )
+        self.admission = self._admission()
+        AdmissionMetrics(self.admission, self.prometheus)
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
         told = self.metrics, waits, self.records, self.endings
         self.exchanges = Exchanges(self.steering, *told, in_log=settings.log.requests, shared=self.shared)
@@ -157,6 +161,9 @@ class Gateway:
             self.tasks.every("policies", self.follower.poll_every, self._follow)
         if self.sharing is not None:
             await self.sharing.start()
+        if self.admission is not None:
+            self.tasks.every("admission", self.admission.interval, self.admission.tick)
+            self.tasks.every("loads", LOOK, self.admission.look)
         self.transport.set_ready(True)
         _log.info(
             "serving", gateway=self.gateway_id, grpc_port=self.transport.port, admin_port=self.admin.port
@@ -167,12 +174,16 @@ class Gateway:
         self._stopping = True
         self.transport.set_ready(False)
         self.waking.close()
+        if self.admission is not None:
+            self.admission.let_go()
         _log.info("draining", open_streams=self.exchanges.open)
         await asyncio.sleep(self.settings.grpc.drain_notice)
         await self.transport.stop(self.settings.grpc.drain)
         for collector in self._collectors.values():
             await collector.stop()
         await self.tasks.close()
+        if self.admission is not None:
+            await self.admission.close()
         if self.sharing is not None:
             await self.sharing.stop()
         for reader in self._readers.values():
@@ -277,6 +288,11 @@ class Gateway:
             clock=clock.monotonic,
             on_refused=lambda pool: self.metrics.versions_refused.labels(pool).inc(),
         )
+
+    def _admission(self) -> "Admission | None":
+        if not self.settings.admission.is_on:
+            return None
+        return Admission(self.settings, self.steering, self.gateway_id, clock.monotonic)
 
     def _registry(self) -> "Registry | None":
         if not self.settings.redis.url:

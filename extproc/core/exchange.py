@@ -23,11 +23,14 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from extproc.core import dialects, encoding, headers, include_usage, observer, replies
+from extproc.core import dialects, encoding, headers, observer, replies
+from extproc.core.admission import wire
+from extproc.core.admission.answers import Answer
+from extproc.core.admission.identity import Told
 from extproc.core.decide import Decision
 from extproc.core.ending import Ending
 from extproc.core.pool import Pool
-from extproc.core.prompt import Prompt
+from extproc.core.prompt import Prompt, opaque
 from extproc.core.response import Response
 from extproc.core.steering import Steering
 from extproc.errors import TooLarge, Unreadable
@@ -46,6 +49,7 @@ NO_CANDIDATE: Final = "no_candidate"
 BAD_REQUEST: Final = "bad_request"
 TOO_LARGE: Final = "too_large"
 UNKNOWN_MODEL: Final = "unknown_model"
+NOT_ADMITTED: Final = "not_admitted"
 OTHER_MODE: Final = "other_mode"
 NOT_EXT_PROC: Final = "not_ext_proc"
 OBSERVED: Final = "observed"
@@ -83,7 +87,7 @@ class _Owed:
 
     __slots__ = ("arrived", "body", "outcome", "pool", "prompt")
 
-    def __init__(self, prompt: Prompt, pool: Pool, arrived: float, outcome: str) -> None:
+    def __init__(self, prompt: Prompt | None, pool: Pool, arrived: float, outcome: str) -> None:
         self.prompt = prompt
         self.pool = pool
         self.arrived = arrived
@@ -100,7 +104,9 @@ class Exchange:
 
     Attributes:
         outcome: how it was dealt with, one of this module's words; ENDED_EARLY until then.
-        why: a further word for UNREADABLE and BAD_REQUEST, from the dialects' closed set.
+        why: a further word for UNREADABLE and BAD_REQUEST, from the dialects' closed set; for NOT_ADMITTED of
+            admission's.
+        admitted: what admission said; None where it was not asked.
         decision: once there is one.
         ending: how it ended, once something was told of that.
         request_id: the id the replica and the records know it by.
@@ -116,6 +122,8 @@ class Exchange:
         "_path",
         "_response",
         "_steering",
+        "_told",
+        "admitted",
         "decision",
         "due",
         "ending",
@@ -136,6 +144,8 @@ class Exchange:
         self._owed: _Owed | None = None
         self.due: Callable[[float], None] = _nobody
         self.waited = 0.0
+        self._told = Told()
+        self.admitted: Answer | None = None
         self.state = START
         self.outcome = ENDED_EARLY
         self.why = ""
@@ -186,16 +196,22 @@ class Exchange:
         self._steering.watched.pop(self._key, None)
         answered = self.ending is not None and self.ending.answered
         self._steering.ledger.release(self._key, now, answered=answered)
+        if self._steering.desk is not None:
+            self._steering.desk.settle(self._key, wire.used(self.decision, self.ending))
         self._steering.holding.stir()
 
     def let_go(self, now: float) -> Reply:
         """Decide, as its turn came: the answer that Envoy waits for."""
-        owed = self._owed
+        owed, desk = self._owed, self._steering.desk
         assert owed is not None, "it is not held"
         self._owed = None
         self.waited = now - owed.arrived
+        if desk is not None and self.admitted is not None:
+            self.admitted = desk.final(self._key, self.admitted, self.waited)
+            if not self.admitted.goes:
+                return self._turn_away(self.admitted, owed.prompt, owed.pool, now)
         reply = self._decide_now(owed.prompt, owed.pool, now, owed.outcome)
-        return self._with_usage(reply, owed.body)
+        return self._with_body(reply, owed.body)
 
     def first_token(self, now: float) -> None:
         """The first piece of the answer was seen."""
@@ -208,6 +224,11 @@ class Exchange:
         mode = message.protocol_config.response_body_mode
         if mode:  # NONE is 0
             self._response = Response(mode, self._steering.rules.response_body)
+        desk = self._steering.desk
+        if desk is not None:
+            self._told = desk.read(message)
+            if (refusal := desk.at_headers(self._told, self._steering.pools[0])) is not None:
+                return self._turn_away(refusal, None, self._steering.pools[0], now)
         if told.end_of_stream:
             return self._decide(None, now, NO_BODY)
         # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
@@ -263,17 +284,17 @@ class Exchange:
         except Unreadable as error:
             self.why = error.reason
             if rules.unreadable_passes or error.reason == "no_dialect":
-                return self._decide(_opaque(body, error), now, UNREADABLE)
+                return self._decide(opaque(body, error), now, UNREADABLE)
             return self._refuse(BAD_REQUEST, error.reason)
-        changes = rules.include_usage and not self._encoding
         reply = self._decide(prompt, now, STEERED, size)
+        lesser = self.admitted.lesser if self.admitted is not None else None
+        changed = None if self._encoding else wire.changed(prompt, body, lesser, usage=rules.include_usage)
         if self._owed is not None:
-            self._owed.body = include_usage.added(prompt, body) if changes else None
-        elif changes and self.outcome == STEERED:
-            return self._with_usage(reply, include_usage.added(prompt, body))
-        return reply
+            self._owed.body = changed
+            return reply
+        return self._with_body(reply, changed)
 
-    def _with_usage(self, reply: Reply, body: bytes | None) -> Reply:
+    def _with_body(self, reply: Reply, body: bytes | None) -> Reply:
         """The same answer, and the request goes on with another body, if there is one."""
         if body is None or self.outcome != STEERED:
             return reply
@@ -288,15 +309,29 @@ class Exchange:
             pool = steering.pools[0]  # an engine is to answer it; which models there are is not its fault
         if pool is None:
             return self._refuse(UNKNOWN_MODEL)
+        desk = steering.desk
+        if desk is not None:
+            answer = self.admitted = desk.ask(
+                self._key, prompt, pool, self._told, now, size=size, waiter=self if self.state == BODY else None,
+                plain=outcome == STEERED and not self._encoding,
+            )  # fmt: skip
+            if answer.waits:
+                return self._hold(prompt, pool, now, outcome, desk.patience)
+            if not answer.goes:
+                return self._turn_away(answer, prompt, pool, now)
+            pool = pool if answer.pool == pool.name else steering.named(answer.pool)
         if (
             pool.room is not None
             and prompt is not None
             and steering.holding.keeps(self, self._key, pool, prompt, size, now)
         ):
-            self.state = HELD
-            self._owed = _Owed(prompt, pool, now, outcome)
-            return Reply(steering.holding.patience(pool))
+            return self._hold(prompt, pool, now, outcome, steering.holding.patience(pool))
         return self._decide_now(prompt, pool, now, outcome)
+
+    def _hold(self, prompt: Prompt | None, pool: Pool, now: float, outcome: str, patience: bytes) -> Reply:
+        self.state = HELD
+        self._owed = _Owed(prompt, pool, now, outcome)
+        return Reply(patience)
 
     def _decide_now(self, prompt: Prompt | None, pool: Pool, now: float, outcome: str) -> Reply:
         steering = self._steering
@@ -321,6 +356,14 @@ class Exchange:
             )
         )
 
+    def _turn_away(self, answer: Answer, prompt: Prompt | None, pool: Pool, now: float) -> Reply:
+        """Admission refuses it: recorded as a decision for no replica."""
+        self.admitted = answer
+        self.decision = wire.turned_away(answer, self._key, pool, prompt, now)
+        self.state = DECIDED
+        self.outcome, self.why = NOT_ADMITTED, answer.reason
+        return Reply(wire.refusal(answer))
+
     def _refuse(self, outcome: str, why: str = "") -> Reply:
         self.state = DECIDED
         self.outcome = outcome
@@ -331,16 +374,6 @@ class Exchange:
         self.state = OVER
         self.outcome = outcome
         return _CLOSE
-
-
-#: What can't be read because it is no prompt at all: the engine refuses it, so it costs no prompt work.
-_NO_PROMPT = frozenset({"no_dialect", "not_json", "bad_encoding", "wrong_shape"})
-
-
-def _opaque(body: bytes, error: Unreadable) -> Prompt:
-    """A request of which only the model, at most, and the size are known."""
-    size = 0 if error.reason in _NO_PROMPT else len(body)
-    return Prompt(dialect="opaque", kind="generate", model=getattr(error, "model", ""), size=size)
 
 
 _INVALID = "invalid_request_error"

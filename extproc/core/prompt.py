@@ -6,6 +6,8 @@ A `Prompt` carries hashes and sizes; it never holds text of the request.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from extproc.errors import Unreadable
+
 #: Tokens per byte of UTF-8 before a model's own ratio is learned: one token for four bytes, the rule of
 #: thumb tokenizer vendors give for English text.
 TOKENS_PER_BYTE = 0.25
@@ -75,3 +77,13 @@ class Prompt:
     def is_text(self) -> bool:
         """Whether its bytes are all text, so that its tokens say how many a byte makes."""
         return not (self.token_ids or self.media)
+
+
+#: What can't be read because it is no prompt at all: the engine refuses it, so it costs no prompt work.
+_NO_PROMPT = frozenset({"no_dialect", "not_json", "bad_encoding", "wrong_shape"})
+
+
+def opaque(body: bytes, error: Unreadable) -> Prompt:
+    """A request of which only the model, at most, and the size are known."""
+    size = 0 if error.reason in _NO_PROMPT else len(body)
+    return Prompt(dialect="opaque", kind="generate", model=getattr(error, "model", ""), size=size)

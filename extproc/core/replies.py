@@ -173,7 +173,15 @@ def replaced(body: bytes) -> bytes:
     return _field(b"\x1a", _field(b"\x0a", length + mutation))
 
 
-def refuse(status: int, message: str, kind: str, code: str, *, retry_after: int | None = None) -> bytes:
+def refuse(
+    status: int,
+    message: str,
+    kind: str,
+    code: str,
+    *,
+    retry_after: int | None = None,
+    told: Iterable[tuple[str, str]] = (),
+) -> bytes:
     """An immediate response with an OpenAI-style JSON error.
 
     Args:
@@ -182,6 +190,7 @@ def refuse(status: int, message: str, kind: str, code: str, *, retry_after: int 
         kind: OpenAI's error `type`, e.g. "invalid_request_error".
         code: OpenAI's error `code`, e.g. "model_not_found".
         retry_after: seconds for a Retry-After header.
+        told: further headers.
     """
     error = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     reply = pb.ProcessingResponse()
@@ -189,7 +198,7 @@ def refuse(status: int, message: str, kind: str, code: str, *, retry_after: int 
     immediate.status.code = status
     immediate.body = orjson.dumps(error)
     immediate.details = f"kvsteer_{code}"
-    headers = [("content-type", "application/json")]
+    headers = [("content-type", "application/json"), *told]
     if retry_after is not None:
         headers.append(("retry-after", str(retry_after)))
     for key, value in headers:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.decide import Decision, decide, weigh
 from extproc.core.dialects import Limits
@@ -62,6 +63,8 @@ class Steering:
         #: Requests that wait for a replica.
         self.holding = Holding(pools, self.ledger)
         self.rng = rng
+        #: Who may go, wait or be refused; None where everything goes.
+        self.desk: Desk | None = None
         #: Called when the breaker of a replica opens, with the seconds until it lets one try, or closes, with 0.
         self.on_breaker: Callable[[Pool, Replica, float], None] = lambda _pool, _replica, _seconds: None
         #: Who this gateway is, by name and start, for those who observe first tokens; None where nobody does.
@@ -84,6 +87,10 @@ class Steering:
         if pool is None and (not model or self.rules.unknown_model_passes):
             return self.pools[0]
         return pool
+
+    def named(self, name: str) -> Pool:
+        """The pool of this name. Raises StopIteration for none."""
+        return next(pool for pool in self.pools if pool.name == name)
 
     def decide(
         self, prompt: Prompt | None, pool: Pool, key: int, now: float, *, told: bool = False

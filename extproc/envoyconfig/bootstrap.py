@@ -4,6 +4,7 @@ from extproc.addresses import HostPort, parse_address
 from extproc.config import GatewaySettings
 from extproc.envoyconfig import clusters, replies, routes
 from extproc.envoyconfig.filters import http_filters
+from extproc.envoyconfig.identity import with_identity
 from extproc.envoyconfig.names import MIRROR_HEADER, OWNED_PREFIXES, Tree, seconds, typed
 from extproc.envoyconfig.yamltext import to_yaml
 
@@ -72,7 +73,9 @@ def _connection_manager(settings: GatewaySettings) -> Tree:
         early_header_mutation_extensions=[_strip()],
         local_reply_config=replies.local_reply_config(settings.limits.body),
         route_config=routes.route_config(settings),
-        http_filters=http_filters(settings.envoy, settings.feedback, settings.longest_wait),
+        http_filters=with_identity(
+            http_filters(settings.envoy, settings.feedback, settings.longest_wait), settings.admission
+        ),
         **({"access_log": _access_logs(settings)} if settings.envoy.access_log else {}),
     )
 

@@ -1,9 +1,11 @@
 """Decision records: the last N decisions in full, kept as they were made and made readable when asked for."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from extproc.core.admission.answers import Answer
 from extproc.core.decide import Decision
 from extproc.core.ending import UNKNOWN, Ending
 from extproc.core.exchange import Exchange
@@ -85,6 +87,7 @@ def _readable(kept: _Kept) -> dict[str, Any]:
         "policy_version": version,
         "shared": shared,
         "outcome": exchange.outcome,
+        "admission": admission_of(exchange.admitted),
         "why": exchange.why or None,
         "ended": exchange.over,
         "request": request_of(decision),
@@ -119,6 +122,25 @@ def ending_of(ending: Ending | None, decided: float) -> dict[str, Any] | None:
         "cached_tokens": usage.cached,
         "output_tokens": usage.output,
         "usage": ending.verdict,
+    }
+
+
+def admission_of(answer: Answer | None) -> dict[str, Any] | None:
+    """What admission said and the numbers that explain it, ready for JSON; None where it was not asked."""
+    if answer is None:
+        return None
+    numbers = {name: None if math.isinf(value) else round(value, 3) for name, value in answer.numbers.items()}
+    lesser = answer.degrade
+    return {
+        "verdict": answer.verdict,
+        "reason": answer.reason,
+        "tenant": answer.tenant,
+        "pool": answer.pool,
+        "dry_run": answer.dry,
+        "degraded_to": None if lesser is None else {lesser.kind: lesser.to},
+        "waited": None if answer.waited is None else round(answer.waited, 3),
+        "retry_after": None if math.isinf(answer.retry_after) else round(answer.retry_after, 3),
+        **numbers,
     }
 
 

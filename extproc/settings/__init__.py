@@ -1,5 +1,6 @@
 """Every setting, with its default, its range and what it means."""
 
+from extproc.settings.admission import AdmissionSettings
 from extproc.settings.base import Settings
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.feedback import FeedbackSettings
@@ -26,6 +27,7 @@ from extproc.settings.tree import GatewaySettings
 
 __all__ = [
     "AdminSettings",
+    "AdmissionSettings",
     "CapacitySettings",
     "EnvoySettings",
     "FeedbackSettings",

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from extproc.addresses import HostPort, parse_address
 from extproc.quantities import Whole
+from extproc.settings.admission import AdmissionSettings
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.feedback import FeedbackSettings
@@ -46,6 +47,7 @@ class GatewaySettings(Settings):
     requests: RequestSettings = Field(default_factory=RequestSettings)
     pools: list[PoolSettings] = Field(min_length=1, description="who can answer what")
     feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     envoy: EnvoySettings = Field(default_factory=EnvoySettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
@@ -85,9 +87,23 @@ class GatewaySettings(Settings):
     @property
     def longest_wait(self) -> float:
         """Seconds for which a request may wait in a gateway; 0 where none does."""
-        return max(
-            (pool.late_binding.longest_wait for pool in self.pools if pool.late_binding.enabled), default=0.0
+        rooms = [pool.late_binding.longest_wait for pool in self.pools if pool.late_binding.enabled]
+        return max([*rooms, self.admission.queue.wait if self.admission.is_on else 0.0])
+
+    @model_validator(mode="after")
+    def _degraded_requests_have_somewhere_to_go(self) -> Self:
+        names, models = (
+            {pool.name for pool in self.pools},
+            {model for pool in self.pools for model in pool.models},
         )
+        for promise in (*self.admission.tenants, self.admission.others):
+            for lesser in promise.degrade:
+                if (lesser.pool and lesser.pool not in names) or (
+                    lesser.model and lesser.model not in models
+                ):
+                    what, where = (lesser.pool, "pool") if lesser.pool else (lesser.model, "pool's models")
+                    raise ValueError(f"admission degrades to {what!r}, which is no {where}; name one that is")
+        return self
 
     @model_validator(mode="after")
     def _feedback_can_come(self) -> Self:

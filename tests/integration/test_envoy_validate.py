@@ -41,6 +41,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "one gateway": {"envoy": {"gateways": ["10.0.0.9:50051"]}},
     "many gateways": {"envoy": {"gateways": [f"10.0.1.{i}:50051" for i in range(1, 33)]}},
     "gateways by name": {"envoy": {"gateways": ["gateway-1:50051", "gateway-2:50051"]}},
+    "identity by a claim": {
+        "admission": {
+            "mode": "on",
+            "identity": {"source": "metadata", "namespace": "jwt", "path": ["payload", "sub"]},
+        }
+    },
+    "identity by a certificate": {"admission": {"mode": "on", "identity": {"source": "certificate"}}},
+    "identity by a key": {"admission": {"mode": "on", "identity": {"source": "api_key"}}},
     "no retries": {"envoy": {"retries": 0}},
     "most of everything": {
         "limits": {"body": "1GiB", "expanded_body": "2GiB"},

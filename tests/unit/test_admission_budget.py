@@ -20,7 +20,7 @@ from extproc.core.admission.tenants import Tenant
 
 A = Tenant(name="a", share=0.5)
 B = Tenant(name="b")
-#: 60,000 a minute are 1,000 a second; five seconds of it may be had at once.
+#: 60,000 a minute are 1,000 a second; two and a half seconds of it wait on the board.
 RATED = Tenant(name="a", per_minute=60_000)
 
 
@@ -75,15 +75,15 @@ def test_a_gateway_that_leaves_frees_its_leases_at_once() -> None:
 
 def test_a_rate_gives_its_burst_at_once_and_then_its_speed() -> None:
     board = Board((RATED,), 10**6, 0.0)
-    assert board.trade("one", asked(0, rate=9000), 0.0).rates["a"] == 5000
+    assert board.trade("one", asked(0, rate=9000), 0.0).rates["a"] == 2500
     assert board.trade("two", asked(0, rate=9000), 0.5).rates["a"] == 500
 
 
 def test_tokens_of_a_rate_that_are_given_back_are_there_for_others() -> None:
     board = Board((RATED,), 10**6, 0.0)
-    board.trade("one", asked(0, rate=5000), 0.0)
-    assert board.trade("one", asked(0, rate=-3000), 0.0).rates["a"] == 0
-    assert board.trade("two", asked(0, rate=9000), 0.0).rates["a"] == 3000
+    board.trade("one", asked(0, rate=2500), 0.0)
+    assert board.trade("one", asked(0, rate=-1500), 0.0).rates["a"] == 0
+    assert board.trade("two", asked(0, rate=9000), 0.0).rates["a"] == 1500
 
 
 def test_a_clock_that_runs_backwards_refills_nothing() -> None:
@@ -94,9 +94,9 @@ def test_a_clock_that_runs_backwards_refills_nothing() -> None:
 
 def test_the_total_changes_once_in_a_while_whoever_proposes() -> None:
     board = Board((A,), 1000, 0.0)
-    assert board.propose(900, every=20, now=0.0)
-    assert not board.propose(800, every=20, now=19.0)
-    assert board.propose(800, every=20, now=20.0)
+    assert board.propose(900, 2000, every=20, now=0.0)
+    assert not board.propose(800, 2000, every=20, now=19.0)
+    assert board.propose(800, 2000, every=20, now=20.0)
     assert board.total == 800
 
 
@@ -130,7 +130,7 @@ def test_a_single_request_may_take_all_there_is_and_no_more() -> None:
 def test_an_abandoned_request_pays_its_rate_for_what_it_used() -> None:
     budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
     trade(budget, board, 0.0)
-    # A gateway alone keeps half of the burst: 5,000 / 2.
+    # A gateway that has all for itself keeps two and a half seconds of it.
     assert budget.accounts["a"].allowance == 2500
     budget.reserve(1, RATED, 2000, 0.0)
     assert budget.accounts["a"].allowance == 500
@@ -161,9 +161,11 @@ def test_who_waits_for_a_rate_gathers_what_it_needs() -> None:
     budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
     waiting = {"a": Waiting(8000, 8000, 0.0)}
     trade(budget, board, 0.0, waiting)
+    assert budget.accounts["a"].allowance == 2500
+    trade(budget, board, 2.5, waiting)
     assert budget.accounts["a"].allowance == 5000
-    trade(budget, board, 3.0, waiting)
-    assert budget.accounts["a"].allowance == 8000
+    trade(budget, board, 6.0, waiting)
+    assert budget.accounts["a"].allowance == 7500
 
 
 def test_alone_a_gateway_spends_its_fair_part_of_what_was_last_known() -> None:
@@ -185,8 +187,8 @@ def test_alone_a_rate_goes_on_at_the_gateways_part() -> None:
     budget.accounts["a"].allowance = 0.0
     budget.alone({}, 2.0)  # two seconds of 500 a second
     assert budget.accounts["a"].allowance == 1000
-    budget.alone({}, 1002.0)  # never more than five seconds of it at once
-    assert budget.accounts["a"].allowance == 2500
+    budget.alone({}, 1002.0)  # never more than two and a half seconds of it at once
+    assert budget.accounts["a"].allowance == 1250
 
 
 # -- several gateways in virtual time ----------------------------------------------------------------------

@@ -95,6 +95,14 @@ def test_who_waited_too_long_is_refused() -> None:
     assert answer.refusal.status == 503
 
 
+def test_who_waited_too_long_for_its_own_rate_is_told_so() -> None:
+    it = gate(total=100_000)
+    it.ask(Ask(1, RATED, 2500), 0.0)
+    assert it.ask(Ask(2, RATED, 1000, deadline=2.0), 0.0).reason == "tenant_rate"
+    ((_, answer),) = it.expired(2.0)
+    assert (answer.reason, answer.refusal.status) == ("tenant_rate", 429)
+
+
 def test_a_request_above_its_tenants_cap_is_refused_for_its_quota() -> None:
     answer = gate(total=10_000).ask(Ask(1, A, 6000), 0.0)
     assert (answer.verdict, answer.reason) == (REJECT, "tenant_too_large")
@@ -104,10 +112,9 @@ def test_a_request_above_its_tenants_cap_is_refused_for_its_quota() -> None:
 def test_a_rate_that_is_used_up_says_when_there_is_more() -> None:
     it = gate(total=100_000, holds=False)
     assert it.ask(Ask(1, RATED, 2500), 0.0).verdict == ALLOW
-    assert it.ask(Ask(2, RATED, 2500), 0.0).verdict == ALLOW  # the rest of the burst, leased as it was needed
     answer = it.ask(Ask(3, RATED, 3000), 0.0)
     assert (answer.verdict, answer.reason) == (REJECT, "tenant_rate")
-    # 3,000 tokens at 1,000 a second; its speed so far is 5,000 in the first second's weights and says less.
+    # 3,000 tokens at 1,000 a second; its speed so far is 2,500 in the first second's weights and says less.
     assert answer.retry_after == pytest.approx(3.0)
     assert (answer.refusal.status, answer.refusal.code) == (429, "rate_limit_exceeded")
     assert ratelimit_headers(answer) == [
@@ -231,14 +238,22 @@ def desk(*tenants: Tenant) -> Desk:
     return Desk(found, gates, {"small": spare}, Source())
 
 
+class Waiting:
+    """Somebody who can wait."""
+
+    def due(self, now: float) -> None:
+        raise AssertionError("nobody was let go")
+
+
 @pytest.mark.parametrize(("kind", "to"), [("pool", "spare"), ("model", "small")])
 def test_a_degraded_request_goes_to_another_pool_while_it_has_room(kind: str, to: str) -> None:
     it, pool, told = desk(Tenant(name="a", degrade=(Degrade(kind, to),))), Pool("pool"), Told("a")
     assert it.ask(1, prompt(), pool, told, 0.0).verdict == ALLOW
     answer = it.ask(2, prompt(), pool, told, 0.0)
     assert (answer.verdict, answer.pool) == (DEGRADE, "spare")
-    assert it.ask(3, prompt(), pool, told, 0.0).verdict == QUEUE  # that is full too
-    for key in (1, 2, 3, 3):
+    assert it.ask(3, prompt(), pool, told, 0.0).verdict == REJECT  # that is full too, and nobody can wait
+    assert it.ask(4, prompt(), pool, told, 0.0, waiter=Waiting()).verdict == QUEUE
+    for key in (1, 2, 3, 4, 4):
         it.settle(key, None)
     assert len(it) == 0
     assert all(each.budget.used == 0 and len(each.queue) == 0 for each in it.gates.values())

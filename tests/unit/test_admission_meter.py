@@ -91,8 +91,10 @@ def controller(**settings: float) -> Controller:
 
 def run(it: Controller, total: float, pressure: float, seconds: float, *, limited: bool = True) -> float:
     for second in range(1, int(seconds) + 1):
-        change = it.look(total, reading(pressure), limited, float(second))
-        total = change.after if change else total
+        change = it.look(total, 2000, reading(pressure), limited, float(second))
+        if change is not None:
+            it.made(change)
+            total = change.after
     return total
 
 
@@ -127,14 +129,18 @@ def test_it_never_goes_down_to_nothing() -> None:
 
 def test_replicas_that_come_or_go_take_the_total_along_at_once() -> None:
     it = controller()
-    change = it.look(1000, reading(0.6, replicas=2), False, 1.0)
+    change = it.look(1000, 2000, reading(0.6, replicas=2), False, 1.0)
     assert change is not None
     assert (change.after, change.cause) == (2000, FLEET)
-    change = it.look(2000, reading(0.6, replicas=1), False, 2.0)
+    change = it.look(2000, 4000, reading(0.6, replicas=1), False, 2.0)
     assert change is not None
     assert (change.after, change.cause) == (1000, FLEET)
 
 
+def test_what_another_gateway_saw_first_is_not_done_twice() -> None:
+    assert controller().look(2000, 4000, reading(0.6, replicas=2), False, 1.0) is None
+
+
 def test_a_fleet_that_is_out_of_sight_changes_nothing() -> None:
     it = controller()
-    assert it.look(1000, Reading(0, 0, 0, 0, 0), True, 30.0) is None
+    assert it.look(1000, 2000, Reading(0, 0, 0, 0, 0), True, 30.0) is None

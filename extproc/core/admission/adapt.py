@@ -62,35 +62,39 @@ class Controller:
         self._sum = 0.0
         self._looks = 0
         self._limited = False
-        self._replicas: int | None = None
-        self._limit = 0.0
 
     def start(self, reading: Reading) -> float:
         """The total to begin with."""
-        self._replicas, self._limit = reading.replicas, reading.limit
         return min(reading.capacity, self.cap(reading))
 
     def cap(self, reading: Reading) -> float:
         """The hard cap, tokens."""
-        return min(self.settings.cap or reading.limit, reading.limit) if reading.limit else self.settings.cap
+        return min(self.settings.cap or reading.limit, reading.limit)
 
-    def look(self, total: float, reading: Reading, limited: bool, now: float) -> Change | None:
-        """Take a reading in; `limited` says whether the total kept anybody waiting or out since the last look."""
+    def look(self, total: float, basis: float, reading: Reading, limited: bool, now: float) -> Change | None:
+        """Take a reading in; the change it is time for, or None.
+
+        Args:
+            total: as it is, tokens.
+            basis: `reading.limit` as it was when the total was found.
+            reading: of the pool now.
+            limited: whether the total kept anybody waiting or out since the last look.
+            now: seconds.
+        """
         self._sum += reading.pressure
         self._looks += 1
         self._limited = self._limited or limited
-        change = self._fleet(total, reading, now) or self._due(total, reading, now)
-        if change is not None:
-            self.changes.append(change)
-        return change
+        return self._fleet(total, basis, reading, now) or self._due(total, reading, now)
 
-    def _fleet(self, total: float, reading: Reading, now: float) -> Change | None:
+    def made(self, change: Change) -> None:
+        """A change holds now: keep it."""
+        self.changes.append(change)
+
+    def _fleet(self, total: float, basis: float, reading: Reading, now: float) -> Change | None:
         """Replicas came, left, or turned out to be larger or smaller."""
-        before, self._limit = self._limit, reading.limit or self._limit
-        if not before or not reading.limit or abs(reading.limit / before - 1.0) <= 0.1:
-            self._limit = before or self._limit
+        if not reading.limit or not basis or abs(reading.limit / basis - 1.0) <= 0.1:
             return None
-        return self._changed(total, min(total * reading.limit / before, self.cap(reading)), FLEET, now)
+        return self._changed(total, min(total * reading.limit / basis, self.cap(reading)), FLEET, now)
 
     def _due(self, total: float, reading: Reading, now: float) -> Change | None:
         if now - self._since < self.settings.every or not reading.replicas:

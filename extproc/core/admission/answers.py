@@ -74,6 +74,7 @@ class Answer:
         degrade: what it gets instead, with that verdict.
         numbers: which explain the answer: tokens asked, used, leased, left of the rate, waiting, total.
         dry: the answer was only counted; the request went on.
+        waited: seconds that it waited until it went; None where it did not wait, or still does.
     """
 
     verdict: str
@@ -84,11 +85,26 @@ class Answer:
     degrade: Degrade | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
     dry: bool = False
+    waited: float | None = None
 
     @property
     def goes(self) -> bool:
         """Whether the request is sent on now."""
-        return self.dry or self.verdict in (ALLOW, DEGRADE)
+        return (
+            self.dry
+            or self.verdict in (ALLOW, DEGRADE)
+            or (self.verdict == QUEUE and self.waited is not None)
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to wait for its turn."""
+        return self.verdict == QUEUE and not self.goes
+
+    @property
+    def lesser(self) -> Degrade | None:
+        """The lesser service that the request really gets."""
+        return None if self.dry else self.degrade
 
     @property
     def refusal(self) -> Refusal:

@@ -13,8 +13,8 @@ from extproc.core.admission.tenants import Tenant
 
 #: Seconds after which a gateway that is not heard is taken for dead: what it leased is free again.
 TTL: Final = 3.0
-#: Seconds of a rate that may be had at once.
-BURST: Final = 5.0
+#: Seconds of a rate that stay here at most when nobody draws; gateways keep as much in all.
+BURST: Final = 2.5
 
 
 class Asked(NamedTuple):
@@ -28,16 +28,25 @@ class Asked(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The answer. `holds`: leased now. `rates`: tokens of the rate just given. `rows`: what everybody last said."""
+    """The answer.
+
+    Attributes:
+        total: of the pool, tokens.
+        basis: what the pool's KV caches may hold together, by which that total was found, tokens.
+        holds: leased now, by tenant.
+        rates: tokens of the rate just given, by tenant.
+        rows: what everybody last said, by gateway and tenant.
+    """
 
     total: float
+    basis: float
     holds: dict[str, float]
     rates: dict[str, float]
     rows: dict[str, dict[str, Row]]
 
 
 def burst(tenant: Tenant) -> float:
-    """Most tokens of a tenant's rate that are there at once."""
+    """Most tokens of a tenant's rate that are here at once."""
     return tenant.per_minute / 60.0 * BURST
 
 
@@ -48,10 +57,12 @@ class Board:
         tenants: with their caps.
         total: budget in tokens.
         now: seconds.
+        basis: what the KV caches may hold by which the total was found, tokens.
     """
 
-    def __init__(self, tenants: tuple[Tenant, ...], total: float, now: float) -> None:
+    def __init__(self, tenants: tuple[Tenant, ...], total: float, now: float, basis: float = 0.0) -> None:
         self.total = total
+        self.basis = basis
         self._tenants = tenants
         self._rows: dict[str, dict[str, Row]] = {}
         self._seen: dict[str, float] = {}
@@ -76,13 +87,14 @@ class Board:
             left -= hold - row.used
             mine[tenant.name] = row._replace(hold=hold)
             rates[tenant.name] = self._draw(tenant, rate)
-        return Standing(self.total, holds, rates, {name: dict(rows) for name, rows in self._rows.items()})
+        rows = {name: dict(rows) for name, rows in self._rows.items()}
+        return Standing(self.total, self.basis, holds, rates, rows)
 
-    def propose(self, total: float, every: float, now: float) -> bool:
+    def propose(self, total: float, basis: float, every: float, now: float) -> bool:
         """Change the total, unless it was changed less than `every` seconds ago."""
         if now - self._changed < every:
             return False
-        self.total, self._changed = total, now
+        self.total, self.basis, self._changed = total, basis, now
         return True
 
     def leave(self, gateway: str) -> None:

@@ -76,7 +76,7 @@ class Account:
 
     def pace(self, now: float) -> float:
         """Tokens a second that were reserved lately: a mean that forgets within seconds."""
-        return self._pace * math.exp((self._at - now) / _SPAN)
+        return self._pace * math.exp(min(self._at - now, 0.0) / _SPAN)
 
 
 class Budget:
@@ -94,6 +94,7 @@ class Budget:
         self.me = me
         self.tenants = tenants
         self.total = total
+        self.basis = 0.0
         self.gateways = max(gateways, 1)
         self.accounts = {tenant.name: Account(now) for tenant in tenants}
         self.heard: float | None = None
@@ -169,7 +170,7 @@ class Budget:
 
     def take(self, standing: Standing, now: float) -> None:
         """What was leased; the trade was asked for at `now`."""
-        self.total, self.heard = standing.total, now
+        self.total, self.basis, self.heard = standing.total, standing.basis, now
         self._alone_at = now
         self._rows = standing.rows
         self.gateways = max(len(standing.rows), 1)
@@ -218,7 +219,7 @@ class Budget:
         """Tokens of a rate that a gateway always tries to have, so that a first request need not wait."""
         if math.isinf(tenant.per_minute):
             return 0.0
-        return tenant.per_minute / 60.0 * BURST / (2.0 * self.gateways)
+        return tenant.per_minute / 60.0 * BURST / self.gateways
 
 
 _NOBODY = Waiting()

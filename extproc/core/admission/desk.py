@@ -1,17 +1,28 @@
 """Admission of all pools at one gateway, as an exchange asks it: tokens estimated, tenant found, gate asked."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
 
-from extproc.core.admission.answers import DEGRADE, Answer
+from extproc.core.admission.answers import DEGRADE, REJECT, Answer
+from extproc.core.admission.budget import TENANT_TOO_LARGE
 from extproc.core.admission.gate import Ask, Gate
-from extproc.core.admission.identity import Source, Told
+from extproc.core.admission.identity import Source, Told, read
 from extproc.core.admission.tenants import Degrade, Tenants
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.pb import ext_proc_pb2 as pb
 
 #: Tokens of a request that can't be read: the engine will refuse it soon, or it is short.
 _UNREAD: Final = 256.0
+
+
+class Waiter(Protocol):
+    """An exchange that waits."""
+
+    def due(self, now: float) -> None:
+        """It need not wait any more: decide and answer."""
+        ...
 
 
 class Desk:
@@ -22,11 +33,22 @@ class Desk:
         gates: by pool's name.
         pools: by each model they declare, for requests that go on with a smaller model.
         source: where identities are found.
+        patience: the message that makes Envoy wait for as long as requests may.
     """
 
     def __init__(
-        self, tenants: Tenants, gates: Mapping[str, Gate], pools: Mapping[str, Pool], source: Source
+        self,
+        tenants: Tenants,
+        gates: Mapping[str, Gate],
+        pools: Mapping[str, Pool],
+        source: Source,
+        patience: bytes = b"",
     ) -> None:
+        self.patience = patience
+        #: Called when `pump` is to be called soon. May be called often.
+        self.on_due: Callable[[], None] = lambda: None
+        self._waiters: dict[int, Waiter] = {}
+        self._over: dict[int, Answer] = {}
         self.tenants = tenants
         self.gates = gates
         self.source = source
@@ -37,30 +59,100 @@ class Desk:
         """Requests that go or wait."""
         return len(self._where)
 
+    def read(self, message: pb.ProcessingRequest) -> Told:
+        """Who sends a request, by its headers' message."""
+        return read(message, self.source)
+
+    def at_headers(self, told: Told, pool: Pool) -> Answer | None:
+        """The refusal of a request whose declared length alone is too much; None for any other."""
+        tenant, gate = self.tenants.of(told.identity), self.gates[pool.name]
+        if not tenant.body or told.length is None or told.length <= tenant.body or gate.dry:
+            return None
+        numbers = {"bytes": float(told.length), "bytes_allowed": float(tenant.body)}
+        return gate.counted(
+            Answer(
+                verdict=REJECT, reason=TENANT_TOO_LARGE, tenant=tenant.name, pool=pool.name, numbers=numbers
+            )
+        )
+
     def ask(
-        self, key: int, prompt: Prompt | None, pool: Pool, told: Told, now: float, size: int = 0
+        self,
+        key: int,
+        prompt: Prompt | None,
+        pool: Pool,
+        told: Told,
+        now: float,
+        *,
+        size: int = 0,
+        plain: bool = True,
+        waiter: Waiter | None = None,
     ) -> Answer:
-        """Decide on exchange `key`, whose body has `size` bytes. What goes or waits must be settled once."""
+        """Decide on an exchange. What goes or waits must be settled once.
+
+        Args:
+            key: its number.
+            prompt: what is known of it; None for nothing.
+            pool: that answers for its model.
+            told: by its headers.
+            now: seconds, monotonic.
+            size: bytes of its body.
+            plain: whether the body can be written anew, as some degrading needs.
+            waiter: told when it waited and need not any more; None for one that can't wait.
+        """
         tenant = self.tenants.of(told.identity)
-        ask = Ask(key, tenant, tokens_of(prompt, pool), size, told.deadline)
+        if tenant.degrade and (not plain or prompt is None):
+            tenant = replace(tenant, degrade=tuple(it for it in tenant.degrade if it.kind == "pool"))
+        ask = Ask(key, tenant, tokens_of(prompt, pool), size, told.deadline, waiter is not None)
         gate = self.gates[pool.name]
-        answer = gate.ask(ask, now, lambda lesser, lack: self._elsewhere(ask, prompt, lesser, lack, now))
-        if answer.goes or answer.verdict == "queue":
+        answer = gate.ask(
+            ask, now, lambda lesser, lack: self._elsewhere(gate, ask, prompt, lesser, lack, now)
+        )
+        if answer.goes or answer.waits:
             self._where[key] = self.gates[answer.pool]
+        if answer.waits and waiter is not None:
+            self._waiters[key] = waiter
+        if answer.lesser is not None and answer.lesser.kind == "model" and prompt is not None:
+            prompt.model = answer.lesser.to  # it is one of that model from now on
         return answer
 
     def settle(self, key: int, actual: float | None) -> None:
         """Exchange `key` is over; `actual` tokens where its usage is known. Idempotent."""
         gate = self._where.pop(key, None)
+        self._waiters.pop(key, None)
+        self._over.pop(key, None)
         if gate is not None:
             gate.settle(key, actual)
+            if len(gate.queue):
+                self.on_due()
 
-    def forget(self, key: int) -> None:
-        """Exchange `key` was answered with a refusal after it had waited."""
-        self._where.pop(key, None)
+    def final(self, key: int, answer: Answer, waited: float) -> Answer:
+        """What came of an exchange that was let go after `waited` seconds; `answer` was that it waits."""
+        over = self._over.pop(key, None)
+        return over or (replace(answer, waited=waited) if answer.waits else answer)
+
+    def pump(self, now: float) -> None:
+        """Let those go whose turn it is, and refuse those that waited as long as they may."""
+        for gate in self.gates.values():
+            for ticket, answer in gate.expired(now):
+                self._where.pop(ticket.key, None)
+                self._over[ticket.key] = answer
+                self._due(ticket.key, now)
+            for ticket in gate.released(now):
+                self._due(ticket.key, now)
+
+    def close(self, now: float) -> None:
+        """The gateway stops: who waits goes at once."""
+        for gate in self.gates.values():
+            for ticket in gate.close(now):
+                self._due(ticket.key, now)
+
+    def _due(self, key: int, now: float) -> None:
+        waiter = self._waiters.pop(key, None)
+        if waiter is not None:
+            waiter.due(now)
 
     def _elsewhere(
-        self, ask: Ask, prompt: Prompt | None, lesser: Degrade, lack: str, now: float
+        self, own: Gate, ask: Ask, prompt: Prompt | None, lesser: Degrade, lack: str, now: float
     ) -> Answer | None:
         """Another pool, or that of a smaller model, where there is room."""
         name = lesser.to if lesser.kind == "pool" else None
@@ -72,7 +164,8 @@ class Desk:
         gate = self.gates.get(name or "")
         if gate is None or gate.lacks(ask, now) or gate.queue.waits(ask.tenant):
             return None
-        return gate.goes(ask, DEGRADE, lack, lesser, now)
+        here = own if own.dry else gate  # a dry run leaves it where it is
+        return here.goes(ask, DEGRADE, lack, lesser, now)
 
 
 def tokens_of(prompt: Prompt | None, pool: Pool) -> float:

@@ -7,8 +7,15 @@ from typing import Final, NamedTuple
 
 from extproc.core.admission.answers import ALLOW, DEGRADE, QUEUE, REJECT, ROOM, Answer
 from extproc.core.admission.board import Asked, Standing
-from extproc.core.admission.budget import TENANT_RATE, TENANT_SHARE, TENANT_TOO_LARGE, Budget, Waiting
-from extproc.core.admission.queue import WAITED, Queue, QueueSettings, Ticket
+from extproc.core.admission.budget import (
+    POOL_FULL,
+    TENANT_RATE,
+    TENANT_SHARE,
+    TENANT_TOO_LARGE,
+    Budget,
+    Waiting,
+)
+from extproc.core.admission.queue import DEADLINE, WAITED, Queue, QueueSettings, Ticket
 from extproc.core.admission.tenants import Degrade, Tenant, Tenants
 
 #: Share of the budget, above it, that requests at lower engine priority may take.
@@ -21,7 +28,8 @@ _FILL: Final = 2.0
 class Ask(NamedTuple):
     """A request. Tokens: its prompt's and its bounded output's. `deadline`: seconds it may wait, None for the usual.
 
-    `size`: bytes Envoy holds while it waits. `klass`: the class it asks for, None for its tenant's.
+    `size`: bytes Envoy holds while it waits. `klass`: the class it asks for, None for its
+    tenant's. `can_wait`: whether whoever sends it can be kept waiting.
     """
 
     key: int
@@ -29,6 +37,7 @@ class Ask(NamedTuple):
     tokens: float
     size: int = 0
     deadline: float | None = None
+    can_wait: bool = True
     klass: int | None = None
 
 
@@ -77,7 +86,7 @@ class Gate:
         #: Whether anybody found no room since this was last cleared: what is leased should be renewed at once.
         self.limited = False
         #: Called when a request finds no room: renews leases at once where that takes no call to anybody.
-        self.renew: Callable[[Ask, float], None] = lambda _ask, _now: None
+        self.renew: Callable[[Ask | None, float], None] = lambda _ask, _now: None
         self._evenly = budget.total
         self._evenly_at = now
 
@@ -156,12 +165,23 @@ class Gate:
             gone.append(ticket)
         return gone
 
+    def close(self, now: float) -> list[Ticket]:
+        """Let nobody wait any more: those that do go now, whatever room there is."""
+        self.holds = False
+        tickets = self.queue.all()
+        for ticket in tickets:
+            self.queue.remove(ticket.key)
+            self.budget.reserve(ticket.key, ticket.tenant, ticket.tokens, now)
+        return tickets
+
     def expired(self, now: float) -> list[tuple[Ticket, Answer]]:
         """Those that waited as long as they may, and what they are answered."""
         over = []
         for ticket in self.queue.expired(now):
             ask = Ask(ticket.key, ticket.tenant, ticket.tokens)
-            over.append((ticket, self._refusal(ask, WAITED, self._retry(ask, now), now)))
+            lack = self.budget.lacks(ticket.tenant, ticket.tokens)
+            reason = lack if lack and lack != POOL_FULL else WAITED  # its tenant's own limit, or the fleet's
+            over.append((ticket, self._refusal(ask, reason, self._retry(ask, now), now)))
         return over
 
     # -- leases ----------------------------------------------------------------------------------------
@@ -198,11 +218,13 @@ class Gate:
             key=ask.key, tenant=ask.tenant, tokens=tokens, klass=ask.tenant.class_of(ask.klass), arrived=now,
             until=now + (limit if ask.deadline is None else min(ask.deadline, limit)), size=ask.size,
         )  # fmt: skip
-        refusal = self.queue.refusal(ticket, now)
+        holds = self.holds and (ask.can_wait or self.dry)
+        refusal = self.queue.refusal(ticket, now) if holds else ""
         predicted = self._retry(ask, now)
-        if refusal or not self.holds or self.dry:
-            verdict = REJECT if refusal or not self.holds else QUEUE
-            return self._refuse(ask, refusal or lack, predicted, now, verdict)
+        if refusal or not holds or self.dry:
+            verdict = REJECT if refusal or not holds else QUEUE
+            own = refusal == DEADLINE and lack != POOL_FULL  # the tenant's own limit makes it wait
+            return self._refuse(ask, lack if own else refusal or lack, predicted, now, verdict)
         numbers = self._numbers(ask, now)
         self.queue.put(ticket)
         return self.counted(

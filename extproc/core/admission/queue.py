@@ -10,7 +10,7 @@ Bounded in requests, tokens, bytes, and seconds. A client that leaves frees its 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,13 +68,13 @@ class Speed:
 
     def add(self, tokens: float, now: float) -> None:
         """So many were admitted."""
-        self._sum = self._sum * math.exp((self._at - now) / _SPAN) + tokens
+        self._sum = self._sum * math.exp(min(self._at - now, 0.0) / _SPAN) + tokens
         self._at = now
 
     def at(self, now: float) -> float:
         """Tokens a second; the weights of a decayed sum add up to the span only once it ran that long."""
         ran = max(now - self._began, 1.0)
-        return self._sum * math.exp((self._at - now) / _SPAN) / (_SPAN * (1 - math.exp(-ran / _SPAN)))
+        return self._sum * math.exp(min(self._at - now, 0.0) / _SPAN) / (_SPAN * (1 - math.exp(-ran / _SPAN)))
 
 
 class _Line:
@@ -92,11 +92,6 @@ class _Line:
 
     def __len__(self) -> int:
         return sum(len(lane) for pair in self.lanes for lane in pair)
-
-    def all(self) -> Iterator[Ticket]:
-        for pair in self.lanes:
-            for lane in pair:
-                yield from lane.values()
 
     def head(self, age: float, now: float) -> tuple[int, Ticket] | None:
         """Its next, and that one's class, improved by waiting."""
@@ -217,6 +212,10 @@ class Queue:
         line.tokens = line.tokens - ticket.tokens if len(line) else 0.0  # rounding leaves nothing
         self.tokens = self.tokens - ticket.tokens if self._tickets else 0.0
         return ticket
+
+    def all(self) -> list[Ticket]:
+        """Everybody, in the order they came."""
+        return list(self._tickets.values())
 
     def expired(self, now: float) -> list[Ticket]:
         """Those whose time is over; they leave the queue."""

@@ -35,6 +35,7 @@ class Tenant:
         per_minute: hard cap on tokens admitted, over all gateways.
         waiting: most of its requests that wait at one gateway.
         best: the best class its requests may have, 0 to CLASSES - 1.
+        body: most bytes of a request's body, 0 for the gateway's own limit.
         degrade: tried in this order before a request has to wait.
     """
 
@@ -45,6 +46,7 @@ class Tenant:
     per_minute: float = math.inf
     waiting: int = 100
     best: int = 1
+    body: int = 0
     degrade: tuple[Degrade, ...] = ()
 
     def class_of(self, asked: int | None) -> int:

@@ -1,0 +1,41 @@
+"""Admission on the wire: refusals, bodies that ask for less, and what an exchange used in the end."""
+
+from extproc.core import include_usage, replies
+from extproc.core.admission.answers import Answer, ratelimit_headers, whole_seconds
+from extproc.core.admission.rewrite import degraded
+from extproc.core.admission.tenants import Degrade
+from extproc.core.decide import Decision
+from extproc.core.ending import Ending
+from extproc.core.pool import Pool
+from extproc.core.prompt import Prompt
+
+
+def refusal(answer: Answer) -> bytes:
+    """What a client that is refused is told."""
+    how, told = answer.refusal, ratelimit_headers(answer)
+    seconds = whole_seconds(answer.retry_after)
+    return replies.refuse(how.status, how.message, how.kind, how.code, retry_after=seconds, told=told)
+
+
+def turned_away(answer: Answer, key: int, pool: Pool, prompt: Prompt | None, now: float) -> Decision:
+    """A refusal as a decision for no replica, to be kept and counted as one."""
+    decision = Decision(key, pool, prompt, now)
+    decision.tokens = answer.numbers.get("tokens", 0.0)
+    decision.reason = answer.reason
+    return decision
+
+
+def changed(prompt: Prompt, body: bytes, lesser: Degrade | None, *, usage: bool) -> bytes | None:
+    """The body as the request goes on: degraded, asked for its `usage`; None where it stays as it is."""
+    made = degraded(body, lesser) if lesser is not None else None
+    return (include_usage.added(prompt, made or body) or made) if usage else made
+
+
+def used(decision: Decision | None, ending: Ending | None) -> float | None:
+    """Tokens that an exchange used, 0 where it went nowhere; None where nothing tells."""
+    if decision is None or decision.replica is None:
+        return 0.0
+    usage = ending.usage if ending is not None else None
+    if usage is None or usage.input is None or usage.output is None:
+        return None
+    return float(usage.input + usage.output)
