@@ -123,12 +123,11 @@ class Stack:
         """The emulated replicas, spread over `engine_processes` processes."""
         count, processes = self.settings.replicas, self.settings.engine_processes
         share = [count // processes + (i < count % processes) for i in range(processes)]
-        for number, replicas in enumerate(share):
-            argv = [*_kvsteer(), "engine", "--port", "0", "--count", str(replicas)]
-            child = self._child(
-                f"engine-{number}", [*argv, "--model", self.settings.model, *self.settings.engine]
-            )
-            child.wait_until(lambda child=child, n=replicas: len(_listening(child)) == n, _READY)  # type: ignore[misc]
+        options = ["--model", self.settings.model, *self.settings.engine]
+        argv = [*_kvsteer(), "engine", "--port", "0", *options, "--count"]
+        started = [self._child(f"engine-{number}", [*argv, str(n)]) for number, n in enumerate(share)]
+        for child, count in zip(started, share, strict=True):
+            child.wait_until(lambda child=child, n=count: len(_listening(child)) == n, _READY)  # type: ignore[misc]
             self.replicas += _listening(child)
 
     def start_gateways(self) -> None:
