@@ -223,7 +223,7 @@ class Exchange:
         self._read_headers(told.headers)
         mode = message.protocol_config.response_body_mode
         if mode:  # NONE is 0
-            self._response = Response(mode, self._steering.rules.response_body)
+            self._response = Response(mode, self._steering.rules.response_body, self._steering.reading)
         desk = self._steering.desk
         if desk is not None:
             self._told = desk.read(message)
@@ -247,6 +247,7 @@ class Exchange:
         elif kind == "response_trailers":
             response.trailers(self.ending)
         else:
+            self._steering.reading.tick(now)
             answer = response.body(message.response_body, self.ending)
             if self._key in self._steering.watched and response.first_token:
                 self._steering.first_token(self._key, now)

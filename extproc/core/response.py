@@ -10,6 +10,7 @@ from typing import Final
 from extproc.core import replies
 from extproc.core.ending import Ending
 from extproc.core.usage import bodies, token_usage
+from extproc.core.usage.allowance import Allowance
 from extproc.core.usage.bodies import BodyUsage
 from extproc.pb import ext_proc_pb2 as pb
 
@@ -36,11 +37,24 @@ class Response:
     Args:
         mode: the body mode that Envoy told.
         limit: most bytes of the body kept at any time (core/usage/bodies.py).
+        allowed: what reading may take, of all responses together; None for as long as it takes.
     """
 
-    __slots__ = ("_coding", "_echoes", "_kind", "_left", "_limit", "_over", "_piecemeal", "_read", "_reading")
+    __slots__ = (
+        "_allowed",
+        "_coding",
+        "_echoes",
+        "_kind",
+        "_left",
+        "_limit",
+        "_over",
+        "_piecemeal",
+        "_read",
+        "_reading",
+    )
 
-    def __init__(self, mode: int, limit: int) -> None:
+    def __init__(self, mode: int, limit: int, allowed: Allowance | None = None) -> None:
+        self._allowed = allowed
         self._limit = limit
         self._echoes = mode in _ECHOED
         self._piecemeal = mode in _PIECEMEAL
@@ -86,7 +100,7 @@ class Response:
             return None if self._echoes else replies.CONTINUE_RESPONSE_BODY
         end = piece.end_of_stream or piece.end_of_stream_without_message
         if self._reading is None:
-            self._reading = BodyUsage(self._kind, self._coding, self._limit, ending.status)
+            self._reading = BodyUsage(self._kind, self._coding, self._limit, ending.status, self._allowed)
         # A client that knows the length may be gone before Envoy tells of the end.
         self._left -= len(piece.body)
         last = end or self._left == 0

@@ -18,6 +18,7 @@ from extproc.core.outcome import Ended
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.usage.allowance import Allowance
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -73,6 +74,8 @@ class Steering:
         self.watched: dict[int, Watched] = {}
         #: Given the gateway and the number of an exchange of another gateway, whose first token was seen here.
         self.relay: Callable[[Gateway, int], None] | None = None
+        #: What reading responses may take of this gateway's time.
+        self.reading = Allowance()
         self._keys = count(1)
         self._by_model = {model: pool for pool in pools for model in pool.models}
         self._any_model = next((pool for pool in pools if not pool.models), None)

@@ -5,11 +5,13 @@ counts that may be older than what was lost are left out.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 import orjson
 
-from extproc.core.usage import shapes
+from extproc.core.usage import allowance, shapes
+from extproc.core.usage.allowance import Allowance
 from extproc.core.usage.events import Event, Events
 from extproc.core.usage.record import Usage
 from extproc.core.usage.scan import Scanner
@@ -23,7 +25,7 @@ DEFAULT_LIMIT: Final = 64 * 1024
 SMALLEST_LIMIT: Final = 1024
 
 #: Bytes looked at in one go; a body that comes whole may have megabytes, and each look makes copies and lists.
-_AT_ONCE = 64 * 1024
+_AT_ONCE = 32 * 1024
 #: Status from which on an answer is an error, whose usage nobody asked for.
 _ERROR_STATUS = 400
 
@@ -62,6 +64,7 @@ class _Reader(Protocol):
     @property
     def usage(self) -> Usage | None: ...
     def feed(self, data: bytes) -> None: ...
+    def takes(self, data: bytes) -> float: ...
     def close(self) -> str: ...
     def lost(self) -> None: ...
 
@@ -73,7 +76,7 @@ class BodyUsage:
         why: a word of this module when the body gives nothing, or nothing more; else empty.
     """
 
-    __slots__ = ("_over", "_reader", "_unpacking", "why")
+    __slots__ = ("_allowance", "_over", "_reader", "_unpacking", "why")
 
     def __init__(
         self,
@@ -81,11 +84,12 @@ class BodyUsage:
         content_encoding: str = "",
         limit: int = DEFAULT_LIMIT,
         status: int | None = 200,
+        allowed: Allowance | None = None,
     ) -> None:
         """`limit`: most bytes kept at any time, beside some 400 and a decoder's window of 32 KiB with gzip.
 
-        `status`: the HTTP status; None when it isn't known. Raises ValueError for a limit below
-        `SMALLEST_LIMIT`.
+        `status`: the HTTP status; None when it isn't known. `allowed`: what reading may take, of all responses
+        together; None for as long as it takes. Raises ValueError for a limit below `SMALLEST_LIMIT`.
         """
         if limit < SMALLEST_LIMIT:
             raise ValueError(f"limit is {limit} bytes; at least {SMALLEST_LIMIT} are needed to hold a usage")
@@ -95,6 +99,7 @@ class BodyUsage:
         if status is not None and status >= _ERROR_STATUS:
             self._reader, self.why = None, ERROR_STATUS
         self._over = self._reader is None
+        self._allowance = allowed
 
     @property
     def usage(self) -> Usage | None:
@@ -135,28 +140,38 @@ class BodyUsage:
         reader = self._reader
         if self._over or reader is None:
             return
-        if self._unpacking is None:
-            for at in range(0, len(data), _AT_ONCE):
-                reader.feed(data[at : at + _AT_ONCE])
-        elif not self._unpacked(reader, self._unpacking, data, end):
+        try:
+            for piece in self._pieces(data, end):
+                self._read(reader, piece)
+        except Unreadable as fault:
+            self.why = TOO_LARGE if isinstance(fault, TooLarge) else ENCODING
+            self._over = True
+            reader.lost()
             return
         if end:
             self._over = True
             self.why = reader.close()
 
-    def _unpacked(self, reader: _Reader, unpacking: Unpacking, data: bytes, end: bool) -> bool:
-        """Hand on what `data` gives; False when that can't be done, and then it is over."""
-        try:
-            for piece in unpacking.feed(data):
-                reader.feed(piece)
-            for piece in unpacking.close() if end else ():
-                reader.feed(piece)
-        except Unreadable as fault:
-            self.why = TOO_LARGE if isinstance(fault, TooLarge) else ENCODING
-            self._over = True
-            reader.lost()
-            return False
-        return True
+    def _pieces(self, data: bytes, end: bool) -> Iterator[bytes]:
+        """What `data` gives, at most `_AT_ONCE` at a time. Raises `Unreadable` for what can't be undone."""
+        unpacking = self._unpacking
+        if unpacking is None:
+            yield from _sliced(data)
+            return
+        yield from unpacking.feed(data)
+        for piece in unpacking.close() if end else ():
+            yield from _sliced(piece)
+
+    def _read(self, reader: _Reader, piece: bytes) -> None:
+        """Read one, if it may take what it does; raises `TooLarge` when not."""
+        if self._allowance is not None and not self._allowance.take(reader.takes(piece)):
+            raise TooLarge("too_large")
+        reader.feed(piece)
+
+
+def _sliced(data: bytes) -> Iterator[bytes]:
+    for at in range(0, len(data), _AT_ONCE):
+        yield data[at : at + _AT_ONCE]
 
 
 def _reader_of(content_type: str, limit: int) -> "_Reader | None":
@@ -197,6 +212,9 @@ class _EventReader:
     def feed(self, data: bytes) -> None:
         for event in self._events.feed(data):
             self._take(event)
+
+    def takes(self, data: bytes) -> float:
+        return allowance.of_events(data) if len(data) > allowance.SMALL else 0.0
 
     def close(self) -> str:
         event = self._events.close()
@@ -264,6 +282,12 @@ class _JsonReader:
             self._held += data
         else:
             self._scanner.feed(data)
+
+    def takes(self, data: bytes) -> float:
+        if self._scanner is None:  # what is kept is parsed in one go, which takes next to nothing
+            large = len(self._held) + len(data) > self._limit
+            return allowance.of_json(self._held) + allowance.of_json(data) if large else 0.0
+        return allowance.of_json(data) if len(data) > allowance.SMALL else 0.0
 
     def close(self) -> str:
         """Read what came; a word that says why that gave nothing, or none."""
