@@ -34,11 +34,15 @@ class Ending:
         usage: tokens as the engine counted them; None while unknown.
         verdict: what the usage record was like (core/usage/token_usage.py); "absent" when none came.
         unreached: no replica ever got the request.
+        uncomputed: it ended before its prompt was computed, by what the books believe; asked only where nothing
+            told that a replica got it.
         over: nothing more will be told.
         first_token: seconds, when the first piece of the answer was seen; None while unknown.
     """
 
-    __slots__ = ("attempts", "by", "first_token", "over", "served", "status", "unreached", "usage", "verdict")
+    __slots__ = (
+        "attempts", "by", "first_token", "over", "served", "status", "uncomputed", "unreached", "usage", "verdict",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.by = UNKNOWN
@@ -47,8 +51,13 @@ class Ending:
         self.attempts: int | None = None
         self.usage: Usage | None = None
         self.verdict = token_usage.ABSENT
-        self.unreached = self.over = False
+        self.unreached = self.uncomputed = self.over = False
         self.first_token: float | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether anything told that a replica got the request, or that it was answered."""
+        return self.status is not None or self.served != "" or self.first_token is not None
 
     @property
     def answered(self) -> bool:

@@ -95,7 +95,7 @@ class Feedback:
 
 def _never_computed(ending: Ending) -> bool:
     """Whether the prompt reached no replica, or failed there before it was in the cache, as far as can be told."""
-    if ending.unreached:
+    if ending.unreached or (ending.uncomputed and not ending.reached):
         return True
     refused = ending.status is not None and ending.status >= _ERROR
     return ending.first_token is None and (refused or ending.by == UPSTREAM)

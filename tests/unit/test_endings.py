@@ -106,6 +106,44 @@ def test_a_prompt_that_reached_no_replica_is_not_believed_cached_and_its_entry_i
     assert (world.entries("joined"), world.entries("missing")) == (1, None)
 
 
+def test_without_a_log_a_prompt_that_left_no_time_to_be_computed_is_not_believed_cached() -> None:
+    """The client left as it was decided: nothing proves that a replica got the prompt, nor could have computed it."""
+    world = World(logged=False, replicas=1)
+    exchange = Exchange(world.steering)
+    exchange.receive(request_headers(x_request_id="id-1"), 1.0)
+    exchange.receive(request_body(chat()), 1.0)
+    pool, chain = world.steering.pools[0], chain_of(exchange)
+    assert pool.index.match(chain)
+    exchange.end(1.0)
+    world.endings.ended(exchange, 1.0)
+    assert not pool.index.match(chain)
+    assert world.counted("unknown", "unknown") == 1
+
+
+def test_without_a_log_a_prompt_that_had_time_or_is_known_to_have_reached_a_replica_stays_believed() -> None:
+    for told, end in ((False, 60.0), (True, 1.0)):
+        world = World(logged=False, replicas=1)
+        exchange = Exchange(world.steering)
+        exchange.receive(request_headers(x_request_id="id-1"), 1.0)
+        exchange.receive(request_body(chat()), 1.0)
+        pool, chain = world.steering.pools[0], chain_of(exchange)
+        if told:
+            exchange.first_token(1.0)
+        exchange.end(end)
+        world.endings.ended(exchange, end)
+        assert pool.index.match(chain), (
+            "computed by then, as far as the clock knows" if not told else "it answered"
+        )
+
+
+def test_what_the_log_says_of_a_replica_overrules_that_there_was_no_time() -> None:
+    world = World(replicas=1)
+    exchange = world.exchange()
+    pool, chain = world.steering.pools[0], chain_of(exchange)
+    world.endings.logged(Ended(replica(exchange), "id-1", 200, None, True, 1), 1.1)
+    assert pool.index.match(chain)
+
+
 def test_breakers_hear_of_no_entry_that_says_nothing_of_the_replica() -> None:
     """Three failures in a row open one: these are none, nor successes between those that are."""
     world = World(replicas=1)

@@ -218,6 +218,7 @@ def test_what_cant_be_read_is_told_apart_in_the_counts(
     assert found(exchange) == ("complete", None, verdict)
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=300),
     st.sampled_from(sorted(KINDS)),
