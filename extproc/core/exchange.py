@@ -194,22 +194,14 @@ class Exchange:
         if self._response is not None and self.ending is not None:
             self._response.left(self.ending)
         self._steering.watched.pop(self._key, None)
-        if self.ending is None or not self.ending.reached:
-            self._note_uncomputed(now)
-        answered = self.ending is not None and self.ending.answered
-        self._steering.ledger.release(self._key, now, answered=answered)
+        ledger = self._steering.ledger
+        if (self.ending is None or not self.ending.reached) and ledger.left(self._key, now) > 0:
+            self.ending = self.ending or Ending()
+            self.ending.uncomputed = True
+        ledger.release(self._key, now, answered=self.ending is not None and self.ending.answered)
         if self._steering.desk is not None:
             self._steering.desk.settle(self._key, wire.used(self.decision, self.ending))
         self._steering.holding.stir()
-
-    def _note_uncomputed(self, now: float) -> None:
-        """Nobody told that a replica got the request: note whether there was time for its prompt to be computed."""
-        replica = self.decision.replica if self.decision is not None else None
-        if replica is not None and self._key in self._steering.ledger:
-            replica.books.backlog(now, replica.prefill_speed)
-            if replica.books.left(self._key) > 0:
-                self.ending = self.ending or Ending()
-                self.ending.uncomputed = True
 
     def let_go(self, now: float) -> Reply:
         """Decide, as its turn came: the answer that Envoy waits for."""

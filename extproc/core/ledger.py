@@ -99,6 +99,15 @@ class Ledger:
             if self.listener is not None:
                 self.listener.first_token(key)
 
+    def left(self, key: int, now: float) -> float:
+        """Prompt work of an exchange that is believed not yet done; 0 for one that holds no charge."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return 0.0
+        books = entry[0].books
+        books.backlog(now, entry[0].prefill_speed)
+        return books.left(key)
+
     def release(self, key: int, now: float, *, answered: bool = False) -> bool:
         """End an exchange's charge. Idempotent: True only the first time.
 
