@@ -70,11 +70,10 @@ class Leases:
         if not scripts:
             return []
         try:
-            # Not `async with`, which gives the connection back also while a call that nobody waits for still uses it.
-            pipe = self._redis.pipeline(transaction=False)
-            for script in scripts:
-                pipe.eval(*script)
-            said: list[Any] = await pipe.execute(raise_on_error=False)
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for script in scripts:
+                    pipe.eval(*script)
+                said: list[Any] = await pipe.execute(raise_on_error=False)
         except (RedisError, OSError, TimeoutError) as error:
             return [error] * len(scripts)
         return said

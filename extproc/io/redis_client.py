@@ -8,6 +8,7 @@ bear being sent twice. A call that ran out of time is not repeated.
 Passwords are read when a connection is made, so that a changed file serves the next one.
 """
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -91,11 +92,27 @@ class GuardedPipeline(Pipeline):
     """redis-py's pipeline with a guard."""
 
     guard: Guard
+    #: The task that uses the connection, which may go on when nobody waits for it any more (redis_guard.py).
+    _user: "asyncio.Task[Any] | None" = None
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """As redis-py's, within the guard."""
-        call = super().execute
-        return await self.guard.call(lambda: call(raise_on_error))
+        """As redis-py's, within the guard. A server that has become a replica is left, as by a single call."""
+        answers = await self.guard.call(lambda: self._execute(raise_on_error))
+        if self.guard.reconnect is not None and any(isinstance(a, exceptions.ReadOnlyError) for a in answers):
+            await self.guard.reconnect()
+        return answers
+
+    async def _execute(self, raise_on_error: bool) -> list[Any]:
+        self._user = asyncio.current_task()
+        try:
+            return await super().execute(raise_on_error)
+        finally:
+            self._user = None
+
+    async def reset(self) -> None:  # type: ignore[override]
+        """As redis-py's, which gives the connection back; where a call still reads from it, that one will do so."""
+        if self._user in (None, asyncio.current_task()):
+            await super().reset()  # type: ignore[no-untyped-call]
 
     async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
         """As redis-py's, within the guard."""

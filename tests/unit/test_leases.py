@@ -16,6 +16,12 @@ class Pipeline:
         self._calls = calls
         self._scripts = 0
 
+    async def __aenter__(self) -> "Pipeline":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
     def eval(self, *_: Any) -> None:
         self._scripts += 1
 
