@@ -67,6 +67,8 @@ class Elsewhere:
             chains=chains,
             size=row.size,
             token_ids=row.token_ids,
+            script=row.script,
+            max_output=row.most,
         )
         key = next(self._keys)
         if pool.room.hear(key, prompt, made - row.age):

@@ -159,7 +159,10 @@ class Ratio(Struct, array_like=True, gc=False):
 
 
 class Held(Struct, array_like=True, gc=False):
-    """A request waits in its gateway for a replica."""
+    """A request waits in its gateway for a replica.
+
+    `script`: what its text is in, by which tokens are estimated; `most`: output tokens it allows; None for any.
+    """
 
     key: Count
     pool: Name
@@ -169,6 +172,8 @@ class Held(Struct, array_like=True, gc=False):
     token_ids: bool
     age: Amount
     chains: Annotated[list[bytes], _Rows] = []
+    script: Name = ""
+    most: Tokens | None = None
 
 
 class Batch(Struct, array_like=True, kw_only=False, gc=False):

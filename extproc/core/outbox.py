@@ -307,7 +307,10 @@ class Outbox:
             pool, prompt, arrived = self._held.pop(key)
             chains = _chains(prompt.chains, MOST_HASHES)
             sizes = (prompt.model[:256], prompt.dialect, prompt.size, prompt.token_ids)
-            batch.held.append(Held(key, pool.name, *sizes, max(now - arrived, 0.0), chains))
+            most = None if prompt.max_output is None else min(prompt.max_output * prompt.n, MOST_TOKENS)
+            batch.held.append(
+                Held(key, pool.name, *sizes, max(now - arrived, 0.0), chains, prompt.script, most)
+            )
             room -= _ROW_BYTES + sum(map(len, chains))
 
     def _add_ratios(self, batch: Batch, now: float) -> None:

@@ -260,6 +260,7 @@ def test_what_is_held_is_told_to_other_gateways_and_so_is_its_end() -> None:
     told = decode(encode(outbox.batch(1.5))).held
     assert [round(row.age, 3) for row in told] == [0.5, 0.5]
     assert all(row.pool == "p" and row.size > 4000 and row.chains for row in told)
+    assert [(row.script, row.most) for row in told] == [("ascii", None)] * 2
     left.end(2.0)
     bench.mind.ledger.release(-1, 2.0)
     bench.holding.pump(2.0)
