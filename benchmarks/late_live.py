@@ -3,10 +3,10 @@
     .venv/bin/python -m benchmarks.late_live [--trace FILE] [--limit 700] [--rounds 1] [--only high] [--check]
 
 The same arrivals are played bound at arrival and bound late, in turns, through one gateway and through four that
-share through a real Redis, to four emulated engines. The arrivals are those of a public trace (Mooncake JSONL: --trace
-or KVSTEER_TRACE), else generated. Prompts and answers are a tenth as long as there, and so is what an engine does in
-a second and holds in its cache: queues are the same, while the machine's CPU is hardly used. Gateways that wait for
-CPU see the engines late and let them run dry: load average and the idle share say so. Promised:
+share through a real Redis, to four emulated engines. The arrivals are those of a public trace (Mooncake JSONL: by
+--trace or KVSTEER_TRACE), else generated. Prompts and answers are a tenth as long as there, and so is what an engine
+does in a second and holds in its cache: queues are the same, while the machine's CPU is hardly used. Gateways that
+wait for CPU see the engines late and let them run dry: load average and the idle share say so. Promised:
 
     high load   mean TTFT at most 0.87 times, P99 at most 1.1 times that of binding at arrival
     overload    mean TTFT at most 0.5 times

@@ -6,7 +6,6 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 import orjson
@@ -22,7 +21,7 @@ ENGINE = ["--prefill-speed", str(SPEED), "--step-budget", "256", "--tokens-per-c
 POOL = {"late_binding": True, "capacity": {"prefill_speed": float(SPEED)}}
 
 
-def made(replicas: int = 1, gateways: int = 1, **more: Any) -> Stack:
+def made(replicas: int = 1, gateways: int = 1, transport: str = "grpcio") -> Stack:
     """A stack that binds late: slow engines, first tokens observed."""
     redis = {} if gateways > 1 else {"redis_url": ""}
     return Stack(
@@ -30,16 +29,17 @@ def made(replicas: int = 1, gateways: int = 1, **more: Any) -> Stack:
             replicas=replicas,
             gateways=gateways,
             engine=ENGINE,
-            pool={**POOL, **more},
+            pool=POOL,
             gateway={"feedback": {"observer": True}},
+            transport=transport,
             **redis,
         )
     )
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with made() as running:
+@pytest.fixture(scope="module", params=["grpcio", "fast"])
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    with made(transport=request.param) as running:
         yield running
 
 
