@@ -18,7 +18,8 @@ JSON = {"content-type": "application/json"}
 
 @pytest.fixture(scope="module", params=TRANSPORTS)
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
-    settings = StackSettings(replicas=2, engine=QUICK, redis_url="", transport=request.param)
+    patient = {"message_timeout": "10s"}  # what is tested is what comes back, on a machine that may be busy
+    settings = StackSettings(replicas=2, engine=QUICK, redis_url="", transport=request.param, envoy=patient)
     with Stack(settings) as running:
         yield running
 

@@ -104,14 +104,14 @@ class World:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.shared = Shared(self.limits, lambda *ask: self.router.accept(*ask), lambda: self.now)
+        self.shared = Shared(self.limits, lambda: self.now)
         methods = {
             b"/test/Echo": self._echo,
             b"/test/Once": lambda call: Unary(call, lambda got: got.upper()),
             b"/test/Silent": lambda call: Silent(call, self.events),
         }
         refusals: Refusals = self.shared.refusals
-        self.router = Router(methods, self.most, refusals, self._later)
+        self.shared.accept = Router(methods, self.most, refusals, self._later).accept
         self.connection = Connection(self.shared)
         if self.greet:
             self.say(frames.PREFACE + settings() + frames.SETTINGS_ACK)

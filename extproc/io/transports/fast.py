@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from extproc.addresses import parse_address
 from extproc.io import clock
@@ -76,13 +76,13 @@ class FastTransport:
         self._wires: set[Wire] = set()
         self._open = self._undecided = 0
         self._settled, self._empty = asyncio.Event(), asyncio.Event()
-        self._endings: dict[Callable[[], None], None] = {}
+        self._running: set[_Endable] = set()
         self._server: Any = None
         self._sweeper: asyncio.Task[None] | None = None
         self._certificates: Certificates | None = None
-        self.shared = Shared(limits or Limits(), self._accept, clock.monotonic)
-        self._router = Router(self._methods(), max_message, self.shared.refusals, self._later)
-        self._accept_call = self._router.accept
+        self.shared = Shared(limits or Limits(), clock.monotonic)
+        router = Router(self._methods(), max_message, self.shared.refusals, self._later)
+        self.shared.accept = router.accept
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -123,8 +123,8 @@ class FastTransport:
             wire.connection.drain()
         if self._undecided:
             await _within(self._settled, grace)
-        for end in list(self._endings):
-            end()
+        for running in list(self._running):
+            running.end()
         for wire in list(self._wires):
             wire.connection.leave()
         if self._wires:
@@ -171,9 +171,6 @@ class FastTransport:
 
     # -- calls ---------------------------------------------------------------------------------------------
 
-    def _accept(self, *arguments: Any) -> Any:
-        return self._accept_call(*arguments)
-
     def _methods(self) -> dict[bytes, Method]:
         health = "/grpc.health.v1.Health/"
         log = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
@@ -202,13 +199,13 @@ class FastTransport:
         if not self._undecided and self.stopping:
             self._settled.set()
 
-    def began(self, end: Callable[[], None]) -> None:
-        """Call `end` when everything has to end."""
-        self._endings[end] = None
+    def began(self, running: "_Endable") -> None:
+        """End it when everything has to end."""
+        self._running.add(running)
 
-    def ended(self, end: Callable[[], None]) -> None:
+    def ended(self, running: "_Endable") -> None:
         """No longer."""
-        self._endings.pop(end, None)
+        self._running.discard(running)
 
     def closed(self) -> None:
         """A stream of ext_proc is over."""
@@ -220,6 +217,12 @@ class FastTransport:
     @staticmethod
     def _later(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, what)
+
+
+class _Endable(Protocol):
+    def end(self) -> None:
+        """The server stops."""
+        ...
 
 
 class _Exchange:
@@ -235,7 +238,7 @@ class _Exchange:
         #: Messages that came while an answer is owed; None while none is.
         self._kept: deque[bytes] | None = None
         self._before: list[tuple[Answer, bool]] | None = None
-        server.began(self._end)
+        server.began(self)
 
     def message(self, data: bytes) -> None:
         """Answer a message, or keep it."""
@@ -265,7 +268,7 @@ class _Exchange:
     def over(self) -> None:
         """Release everything."""
         server = self._server
-        server.ended(self._end)
+        server.ended(self)
         if self._undecided:
             self._decided()
         server.closed()
@@ -275,7 +278,8 @@ class _Exchange:
         self._undecided = False
         self._server.settled()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """The server stops."""
         self._call.finish()
 
     def _keep(self, data: bytes) -> None:
@@ -326,7 +330,7 @@ class _Logs:
 
     def __init__(self, server: FastTransport, call: Call, on_log: Callable[[bytes], None]) -> None:
         self._server, self._call, self._on_log = server, call, on_log
-        server.began(self.half_closed)
+        server.began(self)
 
     def message(self, data: bytes) -> None:
         """Pass it on."""
@@ -337,9 +341,13 @@ class _Logs:
         self._call.send(b"")
         self._call.finish()
 
+    def end(self) -> None:
+        """The server stops."""
+        self.half_closed()
+
     def over(self) -> None:
         """Nothing more is told."""
-        self._server.ended(self.half_closed)
+        self._server.ended(self)
 
 
 class _Watch:

@@ -37,13 +37,16 @@ class Shared:
 
     Args:
         limits: bounds for each connection and all.
-        accept: makes the receiver of a new request's stream.
         clock: seconds, only going forward.
+
+    Attributes:
+        accept: makes the receiver of a new request's stream; set before the first connection is made.
     """
 
-    def __init__(self, limits: Limits, accept: Accept, clock: Callable[[], float]) -> None:
+    accept: Accept
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.limits = limits
-        self.accept = accept
         self.clock = clock
         self.refusals = Refusals()
         self.budget = Budget(limits.buffered)
