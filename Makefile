@@ -8,7 +8,7 @@ ONLY   ?=
 # Tests start hundreds of processes: what Python compiled once is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types unit integration faults soak guarantees bench lock clean protos
+.PHONY: help demo test lint types unit integration faults fuzz soak guarantees bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,10 @@ integration: $(STAMP) ## real Envoy, real Redis, real HTTP
 
 faults: $(STAMP) ## every fault of Redis and of gateways under load, the long ones included
 	@$(BIN)/pytest tests/integration/test_shared_faults.py
+
+fuzz: $(STAMP)   ## coverage-guided fuzzing of the fast transport for SECONDS (60); installs atheris
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	@$(BIN)/python -m tests.fuzz.fuzz_h2 -max_total_time=$(or $(SECONDS),60) -max_len=4096
 
 soak: $(STAMP)   ## an hour's soak in ten minutes: is memory flat, in gateways and in Redis
 	@$(BIN)/python -m benchmarks.soak --check

@@ -11,7 +11,11 @@ from extproc.settings.base import Settings
 class TlsSettings(Settings):
     """TLS on the ext_proc port; with `transport: fast` only. Changed files are read again without a restart."""
 
-    cert_file: str = Field(default="", description="PEM of the certificate chain; empty speaks plain HTTP/2")
+    cert_file: str = Field(
+        default="",
+        description="PEM of the certificate chain; empty speaks plain HTTP/2. Give Envoy's cluster of gateways a "
+        "TLS transport socket: `envoy-config` does not write it",
+    )
     key_file: str = Field(default="", description="PEM of its key")
     client_ca_file: str = Field(
         default="", description="PEM of who signs clients' certificates; empty lets clients come without one"
@@ -100,7 +104,8 @@ class GrpcSettings(Settings):
     )
     socket: str = Field(
         default="",
-        description="path of a unix socket to listen on instead of `address`; with `transport: fast` only",
+        description="path of a unix socket to listen on instead of `address`, with `transport: fast` only; "
+        "`envoy-config` still names the address",
     )
     drain: Duration = Field(
         default=30.0, ge=0, le=3600, description="longest wait for open streams when the gateway stops"
