@@ -67,6 +67,7 @@ class Leavings:
         key = pool.name, address
         mine = self._words.get(key)
         if mine is not None and mine.leaves == word.leaves:
+            self._words[key] = max(mine, word)  # an older word that comes later must not undo this one
             return
         if mine is not None and mine.said >= word.said:
             self._owed.add(key)
