@@ -167,6 +167,23 @@ class Belief:
             return WARMER if beyond else CAME
         return self._colder(guess)
 
+    def watch(self, guess: Guess) -> None:
+        """Take in a comparison of which another gateway judges, who sees all of them."""
+        off = max(self.block, _OFF * guess.predicted)
+        self._total(guess, max(guess.actual - guess.reach - off, 0.0))
+        if guess.at < self._cleared or guess.predicted < _BLOCKS * self.block:
+            return
+        if guess.came is not None:
+            self.capacity.note(guess.came.distance, found=True)
+        if guess.gone is not None and guess.actual < guess.predicted - off:
+            self.capacity.note(guess.gone.distance, found=False)
+
+    def adopt(self, step: int, scale: float) -> None:
+        """What another gateway found, who judges."""
+        self.capacity.adopt(step)
+        self.totals.distrusted += scale == 0.0 < self.scale
+        self.scale = scale
+
     def divide(self, uses: list[Use], each: float, actual: float) -> tuple[Use | None, Use | None]:
         """Of uses, the shortest beginning first: the last that is within what was found, and the first beyond.
 
@@ -267,6 +284,10 @@ class Belief:
         """A prompt ended whose usage says nothing of its cached tokens; so many were predicted."""
         if predicted >= _BLOCKS * self.block:
             self._counter.predict(predicted)
+
+    def watched(self, hits: float | None) -> None:
+        """The engine's count of hit tokens, where another gateway judges."""
+        self._counter.sampled(hits)
 
     def sampled(self, hits: float | None) -> str:
         """The engine's count of hit tokens since it started; EMPTIED asks for `clear`, "" for nothing."""

@@ -18,7 +18,7 @@ from typing import Final
 
 #: Steps of capacity to a factor of two, and steps in all: from the configured capacity down to 1/256 of it.
 _STEPS: Final = 4
-_TOP: Final = 32
+TOP: Final = 32
 #: Prompts after which one has faded to 1/e.
 _SPAN: Final = 256.0
 _GROWTH: Final = 1 / (1 - 1 / _SPAN)
@@ -47,16 +47,34 @@ class Capacity:
 
     def __init__(self, configured: int) -> None:
         self.configured = configured
-        self._hits = [0.0] * _TOP
-        self._misses = [0.0] * _TOP
+        self._hits = [0.0] * TOP
+        self._misses = [0.0] * TOP
         self._one = 1.0  # what the newest prompt counts
-        self._step = _TOP
+        self._step = TOP
         self._since = 0
 
     @property
     def believed(self) -> int:
         """Bytes, 1/256 of the configured ones and up."""
-        return int(self.configured * 2.0 ** ((self._step - _TOP) / _STEPS))
+        return self.at(self._step)
+
+    @property
+    def step(self) -> int:
+        """The same as a number from 0 to TOP, which other gateways understand too."""
+        return self._step
+
+    def at(self, step: int) -> int:
+        """Bytes of a step."""
+        return int(self.configured * 2.0 ** ((step - TOP) / _STEPS))
+
+    def adopt(self, step: int) -> None:
+        """Somebody who saw more prompts found this step."""
+        if step != self._step:
+            self._step, self._since = step, 0
+
+    def note(self, distance: float, *, found: bool) -> None:
+        """Count a prompt, and conclude nothing: that is for somebody else to do."""
+        self._count(self._bin(distance), self._hits if found else self._misses)
 
     def surprise(self, distance: float, doubted: Iterable[float] = ()) -> float:
         """How surprising it is that something used so long ago is gone: -ln of the share of such that were gone.
@@ -70,7 +88,7 @@ class Capacity:
             return 0.0
         misses = list(self._misses)
         for other in map(self._bin, doubted):
-            if other < _TOP:
+            if other < TOP:
                 misses[other] = max(misses[other] - self._one, 0.0)
         there = gone = 0.0
         for place in range(at, self._step):
@@ -83,7 +101,7 @@ class Capacity:
         """Misses at these distances, counted lately, were of an emptied cache: they say nothing of its size, which is
         believed to be what it was `before` them (bytes), unless others gainsay."""
         for at in map(self._bin, distances):
-            if at < _TOP:
+            if at < TOP:
                 self._misses[at] = max(self._misses[at] - self._one, 0.0)
         former = self._bin(before + 1)
         if former > self._step:
@@ -107,15 +125,15 @@ class Capacity:
             self._grow()
 
     def _bin(self, distance: float) -> int:
-        """Number of the step whose capacity is the largest below `distance`; _TOP from the configured one on."""
+        """Number of the step whose capacity is the largest below `distance`; TOP from the configured one on."""
         share = distance / self.configured if self.configured else 0.0
         if share <= 0:  # also where it is too small to be told from 0
             return 0
-        return max(min(math.floor(_TOP + _STEPS * math.log2(share)), _TOP), 0)
+        return max(min(math.floor(TOP + _STEPS * math.log2(share)), TOP), 0)
 
     def _count(self, at: int, counts: list[float]) -> bool:
         """Count a prompt; False when it says nothing of capacities up to the configured one."""
-        if at >= _TOP:
+        if at >= TOP:
             return False
         self._one *= _GROWTH  # the newest counts for more, which is the same as the older fading
         counts[at] += self._one
@@ -135,7 +153,7 @@ class Capacity:
 
     def _grow(self) -> None:
         """Go up by a step, if it is time and that brings hardly any contradictions."""
-        if self._step < _TOP and self._since >= _PAUSE:
+        if self._step < TOP and self._since >= _PAUSE:
             self._since = 0
             wrong = self._contradictions()
             counted = sum(self._hits) + sum(self._misses)

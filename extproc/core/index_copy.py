@@ -12,10 +12,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from extproc.core.holdings import started_of
 from extproc.core.journal import Amount, Engine, same_engine
 from extproc.core.pool import Pool
 from extproc.core.reach import Position
-from extproc.core.shared import Shared, started_of
+from extproc.core.shared import Shared
 
 #: Schema of pieces; others are not read.
 SCHEMA: Final = 1

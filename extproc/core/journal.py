@@ -20,6 +20,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from extproc.core.capacity import TOP
 from extproc.core.prompt import Chain
 from extproc.core.sample import Sample
 
@@ -46,7 +47,7 @@ MOST_TOKENS: Final = 10**9
 _MOST_COUNTED: Final = 1e15
 _MOST_SIZE: Final = 10**12
 #: Seconds that an engine's start may lie ahead of the reader's clock: its host's may be wrong.
-_CLOCKS_DIFFER: Final = 86_400.0
+CLOCKS_DIFFER: Final = 86_400.0
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
@@ -176,10 +177,34 @@ class Held(Struct, array_like=True, gc=False):
     most: Tokens | None = None
 
 
+class Outcome(Struct, array_like=True, gc=False):
+    """How a request ended that was told as placed: its prompt tokens, 0 when it was never computed there; those of
+    them that came out of the cache, None when nobody says."""
+
+    key: Count
+    tokens: Tokens
+    cached: Tokens | None = None
+
+
+class Ruled(Struct, array_like=True, gc=False):
+    """What the gateway that judges a pool concluded of an engine's cache (core/truth.Ruling).
+
+    `token` of the lease by which it judges: the greatest one's word counts. `kept` are packed chains.
+    """
+
+    engine: Row
+    token: Count
+    step: Annotated[int, Meta(ge=0, le=TOP)]
+    scale: Annotated[float, Meta(ge=0, le=1)]
+    emptied: bool = False
+    kept: Annotated[list[bytes], _Rows] = []
+
+
 class Batch(Struct, array_like=True, kw_only=False, gc=False):
     """Everything a gateway has to say at one moment. `boot` is another number each time it starts.
 
     `asks`: it missed something and wants everybody's table. `leaves`: it stops, and holds nothing any more.
+    `tells`: it will say how each request ended.
     """
 
     gateway: Name
@@ -199,6 +224,9 @@ class Batch(Struct, array_like=True, kw_only=False, gc=False):
     relayed: Annotated[list[Relayed], _Rows] = []
     ratios: Annotated[list[Ratio], _Rows] = []
     leaving: Annotated[list[Leaving], _Rows] = []
+    tells: bool = False
+    outcomes: Annotated[list[Outcome], _Rows] = []
+    ruled: Annotated[list[Ruled], _Rows] = []
 
 
 class Refused(ValueError):
@@ -249,6 +277,7 @@ def _engines_exist(batch: Batch) -> bool:
     rows += [row.engine for row in batch.sampled]
     rows += [row.engine for row in batch.troubled]
     rows += [row.engine for row in batch.leaving]
+    rows += [row.engine for row in batch.ruled]
     rows += [row.engine for row in batch.table.rows] if batch.table else []
     table = batch.table
     return max(rows, default=-1) < len(batch.engines) and (
@@ -271,6 +300,19 @@ def pack_chain(chain: Chain, most: int = MOST_HASHES) -> bytes:
     if len(hashes) > most:
         hashes, ends = hashes[:most], ends[:most]
     return _form(len(hashes)).pack(*hashes, *ends)
+
+
+def pack_chains(chains: list[Chain], most: int) -> list[bytes]:
+    """Chains of a request, so many hashes of them at most."""
+    if len(chains) == 1:
+        return [pack_chain(chains[0], most)]
+    found = []
+    for chain in chains:
+        if most <= 0:
+            break
+        found.append(pack_chain(chain, most))
+        most -= len(chain.hashes)
+    return found
 
 
 def unpack_chain(data: bytes) -> Chain | None:
@@ -331,7 +373,7 @@ def heard(row: Sampled, now: float, epoch: float = float("inf")) -> Sample | Non
     for name, value in values.items():
         if value is not None and not _fits(name, value):
             return None
-    if (values.get("started") or 0.0) > epoch + _CLOCKS_DIFFER:
+    if (values.get("started") or 0.0) > epoch + CLOCKS_DIFFER:
         return None
     adapters = None if row.adapters is None else tuple(row.adapters)
     numbers: dict[str, float | int | bool | None] = values

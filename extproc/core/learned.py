@@ -9,10 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from extproc.core.holdings import started_of
 from extproc.core.journal import Amount, Count, Engine, Name, Ratio, same_engine
 from extproc.core.output import Told
 from extproc.core.pool import Pool
-from extproc.core.shared import row_of, started_of
+from extproc.core.shared import row_of
 
 #: Most engines of one pool, models, and kinds and sizes of one model that are told: some 300 KB at the very most.
 _ENGINES = 4096

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from extproc.core.fleet import Replica
+from extproc.core.holdings import engine_of
 from extproc.core.journal import (
     FULL_BYTES,
     MOST_HASHES,
@@ -29,7 +30,7 @@ from extproc.core.journal import (
     Sampled,
     Table,
     Troubled,
-    pack_chain,
+    pack_chains,
     pack_hashes,
     told,
 )
@@ -37,7 +38,7 @@ from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.sample import Sample
-from extproc.core.shared import started_of
+from extproc.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from extproc.core.decide import Decision
@@ -111,17 +112,14 @@ class Outbox:
         self._table_due = True
         self._tabled = float("-inf")
         self._rows = 0
+        #: How requests ended, and what was concluded of caches.
+        self.verdicts = Verdicts(pools, self._stir)
         self._learned = float("-inf")  # when it was last looked at what was learned
 
     def __len__(self) -> int:
         """News that wait."""
-        rare = (
-            len(self._forgotten)
-            + len(self._sampled)
-            + len(self._held)
-            + len(self._troubled)
-            + len(self._leaving)
-        )
+        rare = len(self._forgotten) + len(self._sampled) + len(self._held) + len(self._troubled)
+        rare += len(self._leaving) + len(self.verdicts)
         return len(self._placed) + len(self._firsts) + len(self._relayed) + len(self._ended) + rare
 
     # -- news ------------------------------------------------------------------------------------------
@@ -173,12 +171,12 @@ class Outbox:
         if replica is None or len(self._forgotten) >= _OTHERS:
             self.dropped["other"] += 1
             return
-        self._forgotten.append((_engine(pool, replica), pack_hashes(hashes[:MOST_HASHES])))
+        self._forgotten.append((engine_of(pool, replica), pack_hashes(hashes[:MOST_HASHES])))
         self._stir()
 
     def troubled(self, pool: Pool, replica: Replica, seconds: float) -> None:
         """The breaker of a replica opened for so many seconds; 0: it closed. The newest word is told."""
-        engine = _engine(pool, replica)
+        engine = engine_of(pool, replica)
         if len(self._troubled) >= _ROWS and engine not in self._troubled:
             self.dropped["other"] += 1
             return
@@ -187,7 +185,7 @@ class Outbox:
 
     def leaving(self, pool: Pool, replica: Replica, said: float, leaves: bool) -> None:
         """A replica's own word of whether it leaves, said at a time of our clock. The newest word is told."""
-        engine = _engine(pool, replica)
+        engine = engine_of(pool, replica)
         if len(self._leaving) >= _ROWS and engine not in self._leaving:
             self.dropped["other"] += 1
             return
@@ -233,6 +231,7 @@ class Outbox:
         batch.ended, self._ended = self._ended[:_ROWS], self._ended[_ROWS:]
         batch.relayed, self._relayed = self._relayed[:_ROWS], self._relayed[_ROWS:]
         self._add_ratios(batch, now)
+        self.verdicts.add(batch, rows)
         batch.engines = list(rows)
         self.asks = False
         return batch
@@ -246,6 +245,7 @@ class Outbox:
         self._table, self._table_due = None, True
         self._firsts.clear()
         self._ended.clear()
+        self.verdicts.failed()
         self._tell_all_learned()
         self.asks = True
 
@@ -278,7 +278,7 @@ class Outbox:
             if living is None:
                 continue
             if id(on) not in numbers:
-                numbers[id(on)] = engines.setdefault(_engine(*living), len(engines))
+                numbers[id(on)] = engines.setdefault(engine_of(*living), len(engines))
             work = min(max(on.books.left(key), 0.0), MOST_TOKENS)
             found.append(Running(key, numbers[id(on)], work, min(tokens, MOST_TOKENS), 0.0))
         self._table, self._engines = found, list(engines)
@@ -288,7 +288,7 @@ class Outbox:
     def _add_others(self, batch: Batch, rows: dict[Engine, int], now: float) -> None:
         for name in list(self._sampled)[:_SAMPLES]:
             pool, replica, sample, reason, at = self._sampled.pop(name)
-            row, age = rows.setdefault(_engine(pool, replica), len(rows)), max(now - at, 0.0)
+            row, age = rows.setdefault(engine_of(pool, replica), len(rows)), max(now - at, 0.0)
             batch.sampled.append(
                 told(row, sample, age) if sample is not None else Sampled(row, age, failure=reason[:64])
             )
@@ -305,7 +305,7 @@ class Outbox:
         while self._held and room > 0:
             key = next(iter(self._held))
             pool, prompt, arrived = self._held.pop(key)
-            chains = _chains(prompt.chains, MOST_HASHES)
+            chains = pack_chains(prompt.chains, MOST_HASHES)
             sizes = (prompt.model[:256], prompt.dialect, prompt.size, prompt.token_ids)
             most = None if prompt.max_output is None else min(prompt.max_output * prompt.n, MOST_TOKENS)
             batch.held.append(
@@ -336,8 +336,8 @@ class Outbox:
             count += 1
             row = engines.get(id(replica))
             if row is None:
-                row = engines[id(replica)] = rows.setdefault(_engine(decision.pool, replica), len(rows))
-            chains = _chains(known, MOST_HASHES)
+                row = engines[id(replica)] = rows.setdefault(engine_of(decision.pool, replica), len(rows))
+            chains = pack_chains(known, MOST_HASHES)
             # What has ended meanwhile is told for its hashes alone.
             key = decision.key if decision.key in running else 0
             age = now - decision.at
@@ -376,20 +376,3 @@ class Outbox:
         if self.idle:
             self.idle = False
             self._wake()
-
-
-def _engine(pool: Pool, replica: Replica) -> Engine:
-    return Engine(pool.name, replica.address, started_of(replica))
-
-
-def _chains(chains: list[Chain], most: int) -> list[bytes]:
-    """Chains of a request, so many hashes of them at most."""
-    if len(chains) == 1:
-        return [pack_chain(chains[0], most)]
-    found = []
-    for chain in chains:
-        if most <= 0:
-            break
-        found.append(pack_chain(chain, most))
-        most -= len(chain.hashes)
-    return found

@@ -9,47 +9,23 @@ it says in each table that they run. Its keys never meet this gateway's own: the
 numbers below 0 in the replicas' books.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
 from extproc.core.elsewhere import Elsewhere
-from extproc.core.fleet import Replica
 from extproc.core.flights import Charges, believed
-from extproc.core.journal import Batch, Engine, Placed, Ratio, heard, same_engine, unpack_chain, unpack_hashes
+from extproc.core.holdings import Holdings, Home
+from extproc.core.journal import Batch, Ratio, heard
 from extproc.core.leaving import Leavings, Word
 from extproc.core.peers import SILENCE, Peer, Peers, missing
 from extproc.core.pool import Pool
-from extproc.core.prompt import Chain
 from extproc.core.ratios import Row
 from extproc.core.reach import Position
 from extproc.core.sample import Sample
 
-#: Corrections, and placements after them, of which the order can still be mended; the newest batch is kept whole.
-_CORRECTIONS: Final = 256
-_RECENT: Final = 512
-#: Most engines not known here that are remembered.
-_STRANGERS: Final = 1024
-#: Most chains of one request that are looked at.
-_CHAINS: Final = 2048
 #: Most seconds of prompt work that one batch can have sent to a replica: what the pool's average spans.
 _BUSY: Final = 60.0
-
-#: The pool that a row of a batch names, and the replica, where they are known here.
-_Home = tuple[Pool | None, Replica | None]
-
-
-class _Forgotten(NamedTuple):
-    position: Position
-    engine: Engine
-    hashes: frozenset[int]
-
-
-class _Heard(NamedTuple):
-    position: Position
-    engines: list[Engine]
-    placed: list[Placed]
 
 
 def observe(pool: Pool, address: str, sample: Sample) -> None:
@@ -59,7 +35,7 @@ def observe(pool: Pool, address: str, sample: Sample) -> None:
         pool.observe(address, sample)
 
 
-class Shared:
+class Shared(Holdings):
     """This gateway's view of what the others do.
 
     Args:
@@ -71,10 +47,8 @@ class Shared:
     Attributes:
         missed: something was told that did not come; set to False by who asks for the tables.
         asked: somebody wants our table; set to False by who sends it.
-        strangers: pool and address of engines that were told of and are not known here, a bounded number of them.
         leavings: what replicas said themselves of leaving, here and to others.
-        gaps, unknown, malformed: batches that never came; news of engines not known here, or of another incarnation;
-            pieces that could not be read.
+        gaps: batches that never came.
         uncalled: samples of a gateway that does not collect the pool's.
     """
 
@@ -85,10 +59,9 @@ class Shared:
         on_sample: Callable[[Pool, str, Sample], None] = observe,
         on_failure: Callable[[Pool, str, str, float], None] = lambda pool, a, r, now: pool.failed(a, r, now),
     ) -> None:
-        self.pools = {pool.name: pool for pool in pools}
+        super().__init__(pools)
         self.missed = self.asked = False
-        self.strangers: set[tuple[str, str]] = set()
-        self.gaps = self.unknown = self.malformed = self.uncalled = 0
+        self.gaps = self.uncalled = 0
         self._me = me
         self._on_sample = on_sample
         self._on_failure = on_failure
@@ -96,18 +69,12 @@ class Shared:
         self.on_first_token: Callable[[int], None] = lambda key: None
         #: Whether a gateway is the one whose samples of a pool count, by their names.
         self.collects: Callable[[str, str], bool] = lambda pool, gateway: True
-        #: Seconds since 1970, to tell what no engine can have said.
-        self.epoch: Callable[[], float] = lambda: float("inf")
         self.leavings = Leavings(self.pools.values())
         self._charges = Charges(count(-1, -1), lambda engine: self._find(engine)[1])
         self.peers = Peers(self._charges)
         self._elsewhere = Elsewhere(self.pools)
         #: Called when news of others were taken in.
         self.on_news: Callable[[], None] = lambda: None
-        self._now = 0.0
-        self._corrections: deque[_Forgotten] = deque(maxlen=_CORRECTIONS)
-        self._recent: deque[_Heard] = deque()
-        self._recent_rows = 0
 
     @property
     def requests(self) -> int:
@@ -131,8 +98,9 @@ class Shared:
         """
         self._now = self._charges.now = now
         if (batch.gateway, batch.boot) == self._me:
+            self._rule(batch, position, own=True)
             if self._corrections:  # others may see a correction before this, which came here after
-                self._index(batch, position, [self._find(engine) for engine in batch.engines])
+                self._index(batch, position, [self._find(engine) for engine in batch.engines], None)
             return False
         made, peer = now - lag, None
         if lag <= SILENCE:
@@ -142,9 +110,11 @@ class Shared:
             peer.heard = max(peer.heard, made)
         self.asked = self.asked or (batch.asks and peer is not None)
         self._correct(batch, position)
+        self._rule(batch, position, own=False)
         homes = [self._find(engine) for engine in batch.engines]
-        self._index(batch, position, homes)
+        self._index(batch, position, homes, batch.boot if batch.tells and peer is not None else 0)
         if peer is not None:
+            self._end(batch)
             self._busy(batch, homes)
             self._fly(peer, batch, homes, made)
             self._elsewhere.hear((batch.gateway, batch.boot), batch, made)
@@ -175,6 +145,8 @@ class Shared:
         """Drop gateways that fell silent, with all they had; returns their names. Call it a few times a second."""
         self._now = self._charges.now = now
         silent = list(self.peers.silent(now))
+        for truth in self._truths if silent else ():
+            truth.lost({boot for _, boot in self.peers})
         self._charges.settle()
         self._elsewhere.keep_only(self.peers)
         if silent:
@@ -187,23 +159,6 @@ class Shared:
         for peer in self.peers.values():
             peer.flights.rebind()
         self._charges.settle()
-
-    def stranger(self, engine: Engine) -> None:
-        """News of an engine could not be used; when its address is one that nobody has here, it is noted."""
-        pool = self.pools.get(engine.pool)
-        if pool is not None and pool.get(engine.address) is None and len(self.strangers) < _STRANGERS:
-            self.strangers.add((engine.pool, engine.address))
-
-    def arrived(self) -> set[str]:
-        """Pools that got a replica of which news had come before it was known here."""
-        known = {(name, a) for name, a in self.strangers if self.pools[name].get(a) is not None}
-        self.strangers -= known
-        return {name for name, _ in known}
-
-    def taken_back(self, engine: Engine, position: Position) -> frozenset[int]:
-        """Hashes of an engine that were taken back after a position: what a snapshot made there must not bring."""
-        gone = [c.hashes for c in self._corrections if c.position > position and _is_same(c.engine, engine)]
-        return frozenset().union(*gone)
 
     # -- gateways --------------------------------------------------------------------------------------
 
@@ -221,7 +176,7 @@ class Shared:
 
     # -- what runs -------------------------------------------------------------------------------------
 
-    def _fly(self, peer: Peer, batch: Batch, homes: list[_Home], made: float) -> None:
+    def _fly(self, peer: Peer, batch: Batch, homes: list[Home], made: float) -> None:
         flights, seq = peer.flights, batch.seq
         if batch.leaves:
             peer.gone = True
@@ -234,7 +189,7 @@ class Shared:
         flights.first_tokens(batch.firsts)
         flights.ended(seq, batch.ended)
 
-    def _busy(self, batch: Batch, homes: list[_Home]) -> None:
+    def _busy(self, batch: Batch, homes: list[Home]) -> None:
         """Note the prompt work that was sent, as far as it can have been."""
         work = [0.0] * len(homes)
         for row in batch.placed:
@@ -245,72 +200,9 @@ class Shared:
             if tokens and pool is not None and replica is not None:
                 pool.busy.add(min(tokens / replica.prefill_speed, _BUSY), self._now)
 
-    def _find(self, engine: Engine) -> _Home:
-        """The pool and the replica, if it is the incarnation that is meant."""
-        pool = self.pools.get(engine.pool)
-        replica = pool.get(engine.address) if pool is not None else None
-        if replica is not None and not same_engine(started_of(replica), engine.started):
-            replica = None
-        return pool, replica
-
-    # -- who holds what --------------------------------------------------------------------------------
-
-    def _index(self, batch: Batch, position: Position, homes: list[_Home]) -> None:
-        """Place what a batch tells, an engine at a time: what different engines hold is independent."""
-        if not batch.placed:
-            return
-        self._remember(_Heard(position, batch.engines, batch.placed))
-        told: list[list[bytes]] = [[] for _ in homes]
-        for row in batch.placed:
-            if homes[row.engine][1] is None:
-                self.unknown += 1
-                self.stranger(batch.engines[row.engine])
-            elif row.chains:
-                told[row.engine] += row.chains[:_CHAINS]
-        for engine, (pool, replica), chains in zip(batch.engines, homes, told, strict=True):
-            if chains and pool is not None and replica is not None:
-                self._place(pool, replica, engine, chains, position)
-
-    def _remember(self, news: _Heard) -> None:
-        self._recent.append(news)
-        self._recent_rows += len(news.placed)
-        while self._recent_rows > _RECENT and len(self._recent) > 1:
-            self._recent_rows -= len(self._recent.popleft().placed)
-
-    def _place(
-        self, pool: Pool, replica: Replica, engine: Engine, chains: list[bytes], position: Position
-    ) -> None:
-        read = [chain for chain in map(unpack_chain, chains) if chain is not None]
-        self.malformed += len(chains) - len(read)
-        if self._corrections:
-            gone = self.taken_back(engine, position)
-            if gone:
-                read = [part for chain in read for part in _without(chain, gone)]
-        held = pool.place(replica, read, self._now)
-        if pool.feedback is not None:
-            heard = pool.feedback.truth.heard
-            for chain, depth in zip(read, held, strict=True):
-                heard(replica.slot, chain, depth, self._now)
-
-    def _correct(self, batch: Batch, position: Position) -> None:
-        for row in batch.forgotten:
-            engine, hashes = batch.engines[row.engine], unpack_hashes(row.hashes)
-            pool, replica = self._find(engine)
-            # Of one batch, what was found out wins over what was placed.
-            mark = (position[0], position[1] + 1) if position else position
-            self._corrections.append(_Forgotten(mark, engine, frozenset(hashes)))
-            if pool is None or replica is None:
-                self.unknown += 1
-                continue
-            pool.index.forget(replica.slot, hashes)
-            for later in [news for news in self._recent if news.position >= mark]:
-                same = [_is_same(other, engine) for other in later.engines]
-                chains = [data for row in later.placed if same[row.engine] for data in row.chains[:_CHAINS]]
-                self._place(pool, replica, engine, chains, later.position)
-
     # -- what others had with engines ------------------------------------------------------------------
 
-    def _doubt(self, batch: Batch, homes: list[_Home], made: float) -> None:
+    def _doubt(self, batch: Batch, homes: list[Home], made: float) -> None:
         """Take in what others' breakers found, of less than half of a pool at once.
 
         When more seems broken to somebody, it is more likely to be his own network.
@@ -325,7 +217,7 @@ class Shared:
             if not row.seconds or 2 * doubted < len(pool.replicas):
                 replica.doubt(made + row.seconds, now)
 
-    def _leave(self, batch: Batch, homes: list[_Home], made: float) -> None:
+    def _leave(self, batch: Batch, homes: list[Home], made: float) -> None:
         """Take in replicas' own words of whether they leave, which others heard."""
         for row in batch.leaving:
             pool, replica = homes[row.engine]
@@ -373,19 +265,3 @@ def row_of(said: Ratio) -> Row:
         said.seen,
         *(said.start, said.error, said.n, said.z, said.zz, said.u, said.zu),
     )
-
-
-def started_of(replica: Replica) -> float | None:
-    """When its engine started by its own word: what gateways agree on (epoch s)."""
-    return replica.sample.started if replica.sample is not None else None
-
-
-def _is_same(mine: Engine, theirs: Engine) -> bool:
-    same = mine.pool == theirs.pool and mine.address == theirs.address
-    return same and same_engine(mine.started, theirs.started)
-
-
-def _without(chain: Chain, gone: frozenset[int]) -> list[Chain]:
-    """The chain without some hashes: what is left after one that is missing still counts, for other chains."""
-    kept = [(key, end) for key, end in zip(chain.hashes, chain.ends, strict=True) if key not in gone]
-    return [Chain([key for key, _ in kept], [end for _, end in kept])] if kept else []

@@ -11,22 +11,30 @@ usage comes; core/belief.py concludes. What follows in the index:
   it brought.
 - A prompt that was warmer than predicted is placed as a whole anyway; the capacity believed may grow.
 
+Of several gateways one judges, whom all tell how their prompts ended: it predicts for others' prompts what it does
+for its own, by its own index, when it hears of them. What it concludes (`Ruling`) it tells, and applies it itself
+only when it hears it, as the others do: the journal's order is the same for all. The others measure, and take over
+what is told. A gateway alone judges, and acts at once.
+
 A prediction that leans on a prompt still being computed there says nothing of the cache: only what was held before
 that prompt is compared. Usage without cached tokens is unknown, not zero.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from itertools import takewhile
 from typing import Final, NamedTuple
 
-from extproc.core.belief import CAME, EMPTIED, WARMER, Belief, Guess
+from extproc.core.announced import ALONE, JUDGE, WATCHER, Announced, Cache, Key, Ruling
+from extproc.core.belief import CAME, EMPTIED, UNTESTED, WARMER, Belief, Guess
 from extproc.core.index import PrefixIndex
-from extproc.core.prompt import Chain
-from extproc.core.reuse import Use
+from extproc.core.prompt import TOKENS_PER_BYTE, Chain
 
 #: Exchanges that may be open at a time; the oldest is forgotten beyond.
 _OPEN: Final = 65_536
 #: No prompt has as many tokens; who says so is not believed.
 _MOST_TOKENS: Final = 1e9
+#: Seconds after which a prompt is computed, whatever is told of its exchange; what is lost leaves nothing behind.
+_LONG: Final = 600.0
 
 
 class Seen(NamedTuple):
@@ -60,62 +68,6 @@ class View(NamedTuple):
     voided: int
 
 
-class _Open:
-    """A prompt that was announced and has not ended."""
-
-    __slots__ = ("at", "chain", "depth", "fresh", "held", "ratio", "slot", "uses")
-
-    def __init__(self, slot: "_Slot", chain: Chain, held: int, ratio: float, at: float) -> None:
-        self.slot = slot
-        self.chain = chain
-        self.ratio = ratio
-        self.at = at
-        self.held = held  # leading hashes that the index says are held
-        self.depth = slot.settled(chain.hashes, held)  # those that lean on no prompt still being computed
-        self.fresh: int | None = None  # the first hash it brings, while it is being computed
-        self.uses: list[Use] = slot.belief.reuse.look(chain, self.depth)
-
-    def end(self, depth: int) -> int:
-        """Bytes of the first `depth` hashes."""
-        return self.chain.ends[depth - 1] if depth else 0
-
-
-class _Slot:
-    """One incarnation, and what is being computed there."""
-
-    __slots__ = ("arriving", "belief", "number")
-
-    def __init__(self, number: int, belief: Belief) -> None:
-        self.number = number
-        self.belief = belief
-        self.arriving: dict[
-            int, int
-        ] = {}  # first hash that a prompt being computed brings -> how many bring it
-
-    def settled(self, hashes: list[int], held: int) -> int:
-        """Of the first `held` hashes, how many come before the first that is still on its way."""
-        arriving = self.arriving
-        if not arriving or arriving.keys().isdisjoint(hashes[:held]):
-            return held
-        return next(place for place, key in enumerate(hashes) if key in arriving)
-
-    def comes(self, prompt: _Open) -> None:
-        """A prompt is being computed."""
-        if prompt.held < len(prompt.chain.hashes):
-            prompt.fresh = prompt.held
-            first = prompt.chain.hashes[prompt.held]
-            self.arriving[first] = self.arriving.get(first, 0) + 1
-
-    def came(self, prompt: _Open) -> None:
-        """It is computed, or will never be."""
-        if prompt.fresh is not None:
-            first = prompt.chain.hashes[prompt.fresh]
-            self.arriving[first] -= 1
-            if not self.arriving[first]:
-                del self.arriving[first]
-            prompt.fresh = None
-
-
 class Truth:
     """Compares the predictions of one pool with what came, and corrects its index.
 
@@ -127,11 +79,14 @@ class Truth:
     def __init__(self, index: PrefixIndex, limit: float = 0.5) -> None:
         self._index = index
         self._limit = limit
-        self._slots: dict[int, _Slot] = {}
-        self._open: dict[int, _Open] = {}
-        #: Whether conclusions change the index. Not while other gateways place into it too: each sees a part of what
-        #: is computed, and a correction that only one of them makes would leave them at odds for good.
-        self.acts: Callable[[], bool] = lambda: True
+        self._slots: dict[int, Cache] = {}
+        self._open: dict[Key, Announced] = {}
+        #: What this gateway does at present.
+        self.role: Callable[[], str] = lambda: ALONE
+        #: Given a slot and what was concluded of it, by who judges for others too.
+        self.on_ruling: Callable[[int, Ruling], None] = lambda slot, ruling: None
+        #: Given an exchange of ours, its prompt tokens (0: never computed; None: unknown) and the cached ones.
+        self.on_outcome: Callable[[int, float | None, float | None], None] = lambda key, tokens, cached: None
         #: Given a slot and hashes that it was never to hold, which others were told it does.
         self.on_forgot: Callable[[int, list[int]], None] = lambda slot, hashes: None
         #: Slot -> what a predicted token counts for, 0..1; only those where that is not 1.
@@ -146,7 +101,7 @@ class Truth:
 
     def join(self, slot: int, capacity: int) -> None:
         """A new incarnation has this slot of the index, and by configuration a cache of so many bytes."""
-        self._slots[slot] = _Slot(slot, Belief(capacity, self._limit))
+        self._slots[slot] = Cache(slot, Belief(capacity, self._limit))
         self.scales.pop(slot, None)
 
     def leave(self, slot: int) -> None:
@@ -158,13 +113,16 @@ class Truth:
         """The engine says that its cache holds so many bytes; the share learned is kept, in the index too."""
         belief = self._slots[slot].belief
         belief.resize(capacity)
-        self._index.set_capacity(slot, belief.capacity.believed if self.acts() else capacity)
+        self._index.set_capacity(slot, belief.capacity.believed)
 
     def sampled(self, slot: int, hits: float | None, block: int | None, now: float) -> None:
         """A sample came: the engine's count of hit tokens and its tokens per block, where it tells."""
         known = self._slots.get(slot)
         if known is not None:
             known.belief.block = block or known.belief.block
+            if self.role() == WATCHER:
+                known.belief.watched(hits)
+                return
             self._conclude(known, known.belief.sampled(hits), known.belief.capacity.believed, now)
 
     def view(self, slot: int) -> View:
@@ -201,29 +159,36 @@ class Truth:
         self.void(key)
         if known is None:
             return
-        belief = known.belief
         if held is None:
             held = self._index.match(chain.hashes).get(slot, 0)
-        prompt = self._open[key] = _Open(known, chain, held, ratio, now)
+        self._announce(key, known, chain, held, ratio, now)
+
+    def heard(self, slot: int, chain: Chain, held: int, now: float, key: Key | None = None) -> None:
+        """Another gateway sent a prompt there: what it uses is not unused.
+
+        `held`: how many of its leading hashes the index had there before. `key`: by which `told` will say how it
+        ended; None where nobody will. Unknown slots are ignored.
+        """
+        known = self._slots.get(slot)
+        if known is None:
+            return
+        if key is not None and key not in self._open and self.role() == JUDGE:
+            self._announce(key, known, chain, held, TOKENS_PER_BYTE, now)
+        else:
+            known.belief.reuse.use(chain, held, now)
+
+    def _announce(self, key: Key, known: Cache, chain: Chain, held: int, ratio: float, now: float) -> None:
+        belief, opened = known.belief, self._open
+        prompt = opened[key] = Announced(known, chain, held, ratio, now)
         belief.reuse.use(chain, held, now)
         known.comes(prompt)
         if belief.suspects:
             belief.refill(chain)
-        if len(self._open) > _OPEN:
-            oldest = self._open.pop(next(iter(self._open)))
+        while len(opened) > _OPEN or next(iter(opened.values())).at < now - _LONG:
+            oldest = opened.pop(next(iter(opened)))
             oldest.slot.came(oldest)
 
-    def heard(self, slot: int, chain: Chain, held: int, now: float) -> None:
-        """Another gateway sent a prompt there: what it uses is not unused.
-
-        `held`: how many of its leading hashes the index had there before. How it ends is not heard. Unknown slots are
-        ignored.
-        """
-        known = self._slots.get(slot)
-        if known is not None:
-            known.belief.reuse.use(chain, held, now)
-
-    def computed(self, key: int) -> None:
+    def computed(self, key: Key) -> None:
         """The first token was seen: the prompt is in the cache. Unknown keys are ignored."""
         prompt = self._open.get(key)
         if prompt is not None:
@@ -234,6 +199,7 @@ class Truth:
         prompt = self._open.pop(key, None)
         if prompt is None:
             return
+        self.on_outcome(key, 0.0, None)
         prompt.slot.belief.totals.voided += 1
         if prompt.fresh is None:
             return
@@ -259,6 +225,32 @@ class Truth:
         prompt = self._open.pop(key, None)
         if prompt is None:
             return None
+        self.on_outcome(key, tokens, cached)
+        return self._compare(prompt, tokens, cached, now)
+
+    def told(self, key: Key, tokens: float, cached: float | None, now: float) -> None:
+        """Another gateway says how a prompt ended that was `heard`: as `observe`; 0 tokens: it was never computed.
+
+        What such a prompt alone had brought its own gateway takes back. Unknown keys are ignored.
+        """
+        prompt = self._open.pop(key, None)
+        if prompt is None:
+            return
+        if tokens:
+            self._compare(prompt, tokens, cached, now)
+        else:
+            prompt.slot.came(prompt)
+
+    def lost(self, starts: Container[int]) -> None:
+        """Gateways whose start is not among these tell nothing more."""
+        gone = [key for key in self._open if not isinstance(key, int) and key[0] not in starts]
+        for key in gone:
+            prompt = self._open.pop(key)
+            prompt.slot.came(prompt)
+
+    def _compare(
+        self, prompt: Announced, tokens: float | None, cached: float | None, now: float
+    ) -> Seen | None:
         known = prompt.slot
         known.came(prompt)
         if self._slots.get(known.number) is not known:
@@ -273,6 +265,10 @@ class Truth:
         came, gone = belief.divide(prompt.uses, each, cached)
         depth = prompt.end(prompt.depth)
         guess = Guess(prompt.chain, depth * each, reach, cached, came, gone, prompt.at, depth)
+        if self.role() == WATCHER:
+            belief.watch(guess)
+            belief.reuse.ended(prompt.chain, now, found=gone is None)
+            return Seen(guess.predicted, cached, UNTESTED)
         before = belief.capacity.believed
         verdict = belief.judge(guess)
         belief.reuse.ended(prompt.chain, now, found=verdict in (CAME, WARMER))
@@ -281,29 +277,76 @@ class Truth:
 
     # -- what follows ----------------------------------------------------------------------------------
 
-    def _conclude(self, known: _Slot, verdict: str, before: int, now: float) -> None:
+    def _conclude(self, known: Cache, verdict: str, before: int, now: float) -> None:
         """Bring the index and `scales` up to date; `before` is the capacity believed so far."""
-        if not self.acts():
-            return
         slot, belief = known.number, known.belief
-        if verdict == EMPTIED or (belief.scale == 0.0 and self.scales.get(slot) != 0.0):
-            self._clear(known, now)
-        if belief.capacity.believed != before:
-            self._index.set_capacity(slot, belief.capacity.believed)
-        if belief.scale < 1.0:
-            self.scales[slot] = belief.scale
+        before_scale = known.told[1] if known.told else 1.0
+        is_cleared = verdict == EMPTIED or (belief.scale == 0.0 and before_scale != 0.0)
+        state = belief.capacity.step, belief.scale
+        kept = self._clear(known, now) if is_cleared else []
+        if is_cleared or belief.capacity.believed != before or belief.scale != before_scale:
+            known.told = state
+            ruling = Ruling(*state, is_cleared, kept)
+            if self.role() == JUDGE:
+                self.on_ruling(slot, ruling)
+            else:
+                self._apply(known, ruling)
+                for chain in kept:
+                    self._index.place(slot, chain, now)
+
+    def _clear(self, known: Cache, now: float) -> list[Chain]:
+        """All entries go. Returns prompts on their way, or sent since the cache was found empty, of which they stay.
+
+        What is used again is first out of `reuse`, too.
+        """
+        on_their_way = [prompt.chain for prompt in self._open.values() if prompt.slot is known]
+        kept = [*known.belief.clear(now), *on_their_way]
+        _use_again(known.belief, kept, now)
+        return kept
+
+    def _apply(self, known: Cache, ruling: Ruling) -> None:
+        slot = known.number
+        if ruling.emptied:
+            self._index.set_capacity(slot, 0)
+        self._index.set_capacity(slot, known.belief.capacity.at(ruling.step))
+        if ruling.scale < 1.0:
+            self.scales[slot] = ruling.scale
         else:
             self.scales.pop(slot, None)
 
-    def _clear(self, known: _Slot, now: float) -> None:
-        """Take out all entries but those of prompts on their way, or sent since the cache was found empty."""
-        slot, belief = known.number, known.belief
-        on_their_way = [prompt.chain for prompt in self._open.values() if prompt.slot is known]
-        self._index.set_capacity(slot, 0)
-        self._index.set_capacity(slot, belief.capacity.believed)
-        for chain in [*belief.clear(now), *on_their_way]:
-            belief.reuse.use(chain, self._index.match(chain.hashes).get(slot, 0), now)
-            self._index.place(slot, chain, now)
+    def rulings(self) -> list[tuple[int, Ruling]]:
+        """What holds of each replica of which anything was concluded, to be told again."""
+        told = [(slot, known.told) for slot, known in self._slots.items() if known.told]
+        return [(slot, Ruling(*state, False, [])) for slot, state in told]
+
+    def emptied(self, slot: int, kept: list[Chain], now: float) -> None:
+        """A ruling was heard that a newer one has replaced, but for what it emptied. Unknown slots are ignored."""
+        known = self._slots.get(slot)
+        if known is not None:
+            state = known.told or (known.belief.capacity.step, known.belief.scale)
+            self.rule(slot, Ruling(*state, True, kept), now, own=True)
+
+    def rule(self, slot: int, ruling: Ruling, now: float, *, own: bool) -> None:
+        """A ruling was heard, ours or another's; the kept are still to be placed. Unknown slots are ignored."""
+        known = self._slots.get(slot)
+        if known is None:
+            return
+        if not own:
+            belief, known.told = known.belief, (ruling.step, ruling.scale)
+            belief.adopt(ruling.step, ruling.scale)
+            if ruling.emptied:
+                belief.totals.emptied += ruling.scale > 0.0
+                belief.clear(now)
+                _use_again(belief, ruling.kept, now)
+        self._apply(known, ruling)
+
+
+def _use_again(belief: Belief, chains: list[Chain], now: float) -> None:
+    """Prompts that stay are all that a replica was given."""
+    seen: set[int] = set()
+    for chain in chains:
+        belief.reuse.use(chain, sum(1 for _ in takewhile(seen.__contains__, chain.hashes)), now)
+        seen.update(chain.hashes)
 
 
 def _is_usage(tokens: float, cached: float) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 import structlog
 
+from extproc.core.announced import WATCHER
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 
@@ -63,12 +64,12 @@ class Beliefs:
     def look(self, pools: list[Pool]) -> None:
         """Log what happened since the last look; called about once a second.
 
-        Nothing follows from it beside other gateways, so nothing is said then.
+        Of several gateways the one that judges says it.
         """
         seen: dict[tuple[str, str, int], tuple[int, int, int]] = {}
         named = 0
         for pool in pools:
-            if pool.feedback is None or not pool.feedback.truth.acts():
+            if pool.feedback is None or pool.feedback.truth.role() == WATCHER:
                 continue
             for replica in pool.replicas:
                 key = (pool.name, replica.address, replica.incarnation)

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from extproc.config import RedisSettings
+from extproc.core.announced import ALONE, JUDGE, WATCHER, Ruling
 from extproc.core.outbox import Outbox
 from extproc.core.pool import Pool
 from extproc.core.reach import Reach
@@ -25,6 +26,7 @@ from extproc.io import clock as clocks
 from extproc.io.journal import Reader, Writer
 from extproc.io.journal_counts import JournalCounts
 from extproc.io.journal_stream import StreamClock
+from extproc.io.lease import Lease
 from extproc.io.leases import Leases
 from extproc.io.scrape_duty import ScrapeDuty
 from extproc.io.snapshot_duty import SnapshotDuty
@@ -35,6 +37,8 @@ _log = structlog.get_logger("kvsteer.sharing")
 
 #: Seconds between looks for silent gateways, and for replicas that were not known when news of them came.
 _TICK = 0.25
+#: Seconds after which what was concluded of caches is told again.
+_AGAIN = 5.0
 
 
 class Sharing:
@@ -87,6 +91,7 @@ class Sharing:
         for name, lease in writes.items():
             lease.willing = partial(self._duty.is_willing, name)
         self._is_crowded = False
+        self._told = float("-inf")  # when rulings were last told again
         self._tasks = Supervisor(lambda name: self.on_task_failure(name))
         #: Called with a task's name when it failed and is started again.
         self.on_task_failure: Callable[[str], None] = lambda _name: None
@@ -156,7 +161,9 @@ class Sharing:
     @property
     def dropped(self) -> dict[str, int]:
         """News that were never sent, by kind."""
-        return {**self.outbox.dropped, **self.counts.drops}
+        dropped = {**self.outbox.dropped, **self.counts.drops}
+        dropped["other"] += self.outbox.verdicts.dropped
+        return dropped
 
     @property
     def refused(self) -> dict[str, int]:
@@ -195,11 +202,37 @@ class Sharing:
         self.counts.refused("snapshot")
 
     def _share_truth(self, pool: Pool) -> None:
-        """What turned out not to be held is told; other conclusions wait until this gateway is alone."""
-        if pool.feedback is not None:
-            truth = pool.feedback.truth
-            truth.acts = lambda: not self.shared.peers
-            truth.on_forgot = lambda slot, hashes: self._forgot(pool, slot, hashes)
+        """Who collects a pool's samples judges its caches too; the others tell it how their prompts ended."""
+        if pool.feedback is None:
+            return
+        truth, lease, outbox = pool.feedback.truth, self._collects[pool.name], self.outbox
+        truth.role = partial(self._role, lease)
+        truth.on_forgot = lambda slot, hashes: self._forgot(pool, slot, hashes)
+        truth.on_ruling = lambda slot, ruling: self._ruled(pool, slot, ruling)
+        truth.on_outcome = lambda key, tokens, cached: (
+            outbox.verdicts.outcome(key, tokens, cached) if self.shared.peers and not lease.held else None
+        )
+
+    def _role(self, lease: Lease) -> str:
+        """With Redis gone each judges for itself, as soon as it hears no others."""
+        if lease.held and self.state == "ok":
+            return JUDGE
+        return WATCHER if self.shared.peers else ALONE
+
+    def _ruled(self, pool: Pool, slot: int, ruling: Ruling) -> None:
+        place = pool.places.get(slot)
+        if place is not None:
+            self.outbox.verdicts.ruled(pool, pool.replicas[place], self._collects[pool.name].token, ruling)
+
+    def _rule_again(self, now: float) -> None:
+        """Who is new, or missed something, learns what holds."""
+        if now - self._told < _AGAIN:
+            return
+        self._told = now
+        for pool in self._steering.pools:
+            if pool.feedback is not None and pool.feedback.truth.role() == JUDGE:
+                for slot, ruling in pool.feedback.truth.rulings():
+                    self._ruled(pool, slot, ruling)
 
     def _forgot(self, pool: Pool, slot: int, hashes: list[int]) -> None:
         for replica in pool.replicas:
@@ -220,6 +253,7 @@ class Sharing:
         self.shared.rebind(now)
         for pool, replica, word in self.shared.leavings.look(now):
             self.outbox.leaving(pool, replica, word.said, word.leaves)
+        self._rule_again(now)
         if self.shared.peers.passed_over and not self._is_crowded:
             self._is_crowded = True
             _log.warning(

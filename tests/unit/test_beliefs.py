@@ -3,6 +3,7 @@
 from structlog.testing import capture_logs
 
 from extproc.cli.replicas import table
+from extproc.core.announced import WATCHER
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
@@ -99,11 +100,11 @@ def test_the_table_shows_what_came_and_what_is_believed() -> None:
     assert columns["believed"] == ["25%", "off"]
 
 
-def test_beside_other_gateways_where_nothing_follows_nothing_is_logged() -> None:
+def test_where_another_gateway_judges_it_says_so_and_nobody_else() -> None:
     made = pool()
     replica = made.join("10.0.0.1:80", 0.0)
     assert made.feedback is not None
-    made.feedback.truth.acts = lambda: False
+    made.feedback.truth.role = lambda: WATCHER
     for key in range(9):
         use(made, replica, key, 0, float(key))
     with capture_logs() as said:

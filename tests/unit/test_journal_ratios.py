@@ -121,7 +121,7 @@ def test_a_batch_of_a_release_that_knows_no_ratios_is_read() -> None:
     old = msgspec.msgpack.encode((1, msgspec.msgpack.encode(["other", 1, 0])))
     assert decode(old).ratios == []
     rows: list[object] = ["other", 1, 0, False, False, [], None, [], [], [], [], [], [], [], []]
-    newer = msgspec.msgpack.encode((1, msgspec.msgpack.encode([*rows, [], [], "new"])))
+    newer = msgspec.msgpack.encode((1, msgspec.msgpack.encode([*rows, [], [], False, [], [], "new"])))
     assert decode(newer).gateway == "other"
 
 

@@ -18,6 +18,7 @@ from extproc.core.journal import (
     Placed,
     Refused,
     Relayed,
+    Ruled,
     Running,
     Table,
     decode,
@@ -40,7 +41,7 @@ ENGINES = [Engine("chat", A), Engine("chat", B)]
 
 
 def pool() -> Pool:
-    made = Pool("chat", now=0.0)
+    made = Pool("chat", now=0.0, distrust=0.5)
     made.join(A, 0.0)
     made.join(B, 0.0)
     return made
@@ -366,6 +367,14 @@ NEWS = st.one_of(
     st.tuples(st.just("ended"), KEYS),
     st.tuples(st.just("forgot"), st.integers(0, 1), st.lists(st.integers(1, 9), max_size=3, unique=True)),
     st.tuples(st.just("table")),
+    st.tuples(
+        st.just("ruled"),
+        st.integers(0, 1),
+        st.integers(1, 3),
+        st.integers(20, 32),
+        st.booleans(),
+        st.lists(st.integers(1, 9), max_size=2, unique=True),
+    ),
 )
 
 
@@ -387,6 +396,9 @@ def batches_of(script: list[list[tuple]], gateway: str, places: list[int]) -> li
                 batch.ended.append(item[1])
             elif item[0] == "forgot":
                 batch.forgotten.append(Forgotten(item[1], pack_hashes(item[2])))
+            elif item[0] == "ruled":
+                kept = [pack_chain(chain(key)) for key in item[5]] if item[4] else []
+                batch.ruled.append(Ruled(item[1], item[2], item[3], item[3] / 32, item[4], kept))
             elif item[0] == "table":
                 rows = [Running(k, r.engine, r.work, r.tokens, 0.0) for k, r in running.items()]
                 batch.table = Table(seq, 0, 1, rows)
@@ -399,7 +411,9 @@ def state(shared: Shared) -> object:
     held = {
         (key, r.address) for key in range(1, 10) for r in mine.replicas if r.slot in mine.index.match([key])
     }
-    return books(shared, A), books(shared, B), held
+    assert mine.feedback is not None
+    truths = [mine.feedback.truth.view(r.slot).believed for r in mine.replicas]
+    return books(shared, A), books(shared, B), held, truths, mine.feedback.truth.scales
 
 
 @given(

@@ -55,3 +55,36 @@ def test_each_replica_is_believed_to_hold_about_what_it_does(worlds: tuple[World
 def test_the_first_token_comes_sooner_than_without(worlds: tuple[World, World]) -> None:
     learning, without = (statistics.fmean(told.ttft for told in world.told) for world in worlds)
     assert learning < 0.95 * without
+
+
+@pytest.fixture(scope="module")
+def three() -> World:
+    """Three gateways after the same chats: one judges for all."""
+    world = World(SETTINGS, learns=True, every=60.0, gateways=3)
+    world.play(arrivals(SHAPE))
+    return world
+
+
+def test_three_gateways_predict_as_well_as_one(worlds: tuple[World, World], three: World) -> None:
+    one, many = (precision(told for told in world.told if told.at > 120) for world in (worlds[0], three))
+    assert many > 0.88
+    assert many > one - 0.04, "as good, to within what chance does"
+
+
+def test_three_gateways_hold_the_same_of_every_cache(three: World) -> None:
+    truths = [gateway.pool.feedback.truth for gateway in three.gateways if gateway.pool.feedback]
+    for place in range(4):
+        views = [
+            truth.view(g.pool.replicas[place].slot) for truth, g in zip(truths, three.gateways, strict=True)
+        ]
+        assert len({(view.believed, view.scale, view.emptied, view.distrusted) for view in views}) == 1
+        # Of some 200 hashes: an index evicts the rest of an epoch, up to 256 of them, at once.
+        held = [g.pool.index.count(g.pool.replicas[place].slot) for g in three.gateways]
+        assert max(held) - min(held) <= 64
+    assert [truth.open for truth in truths] == [0, 0, 0], "nothing is left of exchanges that ended"
+
+
+def test_what_the_judge_must_know_costs_the_journal_little(three: World) -> None:
+    """An outcome is 7 to 12 bytes; the rest is of rulings, a drop a minute with the prompts that stay."""
+    data = three.told_bytes / len(three.told)
+    assert 5 <= data <= 40, f"{data} bytes a request"

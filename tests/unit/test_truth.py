@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extproc.core.announced import WATCHER
 from extproc.core.index import PrefixIndex
 from extproc.core.prompt import Chain
 from extproc.core.truth import Seen, Truth
@@ -500,12 +501,12 @@ def test_exchanges_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert desk.truth.open == 100
 
 
-def test_beside_other_gateways_it_watches_and_changes_nothing_but_what_was_never_computed() -> None:
+def test_where_another_gateway_judges_it_watches_and_changes_nothing_but_what_was_never_computed() -> None:
     index = PrefixIndex(ttl=1e9)
     slot = index.add_slot(10**6, 0.0)
     truth, told = Truth(index), []
     truth.join(slot, 10**6)
-    truth.acts = lambda: False
+    truth.role = lambda: WATCHER
     truth.on_forgot = lambda number, hashes: told.append((number, hashes))
     for key in range(40):  # each was believed to be held whole, and none was
         chain = Chain([key + 1], [4096])

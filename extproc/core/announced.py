@@ -1,0 +1,83 @@
+"""Prompts that were announced to a replica and have not ended, and what is being computed there."""
+
+from typing import NamedTuple
+
+from extproc.core.belief import Belief
+from extproc.core.prompt import Chain
+from extproc.core.reuse import Use
+
+#: An exchange of this gateway, or start and exchange of another one.
+Key = int | tuple[int, int]
+
+#: What a gateway does: it judges and acts at once; it judges for all and tells; another one judges.
+ALONE, JUDGE, WATCHER = "alone", "judge", "watcher"
+
+
+class Ruling(NamedTuple):
+    """What was concluded of one replica.
+
+    `step` is of the capacity believed (core/capacity.py), `scale` what a predicted token counts for, 0..1. `emptied`
+    takes away all entries but those of the prompts in `kept`.
+    """
+
+    step: int
+    scale: float
+    emptied: bool
+    kept: list[Chain]
+
+
+class Announced:
+    """A prompt that was announced and has not ended."""
+
+    __slots__ = ("at", "chain", "depth", "fresh", "held", "ratio", "slot", "uses")
+
+    def __init__(self, slot: "Cache", chain: Chain, held: int, ratio: float, at: float) -> None:
+        self.slot = slot
+        self.chain = chain
+        self.ratio = ratio
+        self.at = at
+        self.held = held  # leading hashes that the index says are held
+        self.depth = slot.settled(chain.hashes, held)  # those that lean on no prompt still being computed
+        self.fresh: int | None = None  # the first hash it brings, while it is being computed
+        self.uses: list[Use] = slot.belief.reuse.look(chain, self.depth)
+
+    def end(self, depth: int) -> int:
+        """Bytes of the first `depth` hashes."""
+        return self.chain.ends[depth - 1] if depth else 0
+
+
+class Cache:
+    """One incarnation, and what is being computed there."""
+
+    __slots__ = ("arriving", "belief", "number", "told")
+
+    def __init__(self, number: int, belief: Belief) -> None:
+        self.number = number
+        self.told: tuple[int, float] | None = None  # step and scale that all gateways go by
+        self.belief = belief
+        self.arriving: dict[
+            int, int
+        ] = {}  # first hash that a prompt being computed brings -> how many bring it
+
+    def settled(self, hashes: list[int], held: int) -> int:
+        """Of the first `held` hashes, how many come before the first that is still on its way."""
+        arriving = self.arriving
+        if not arriving or arriving.keys().isdisjoint(hashes[:held]):
+            return held
+        return next(place for place, key in enumerate(hashes) if key in arriving)
+
+    def comes(self, prompt: Announced) -> None:
+        """A prompt is being computed."""
+        if prompt.held < len(prompt.chain.hashes):
+            prompt.fresh = prompt.held
+            first = prompt.chain.hashes[prompt.held]
+            self.arriving[first] = self.arriving.get(first, 0) + 1
+
+    def came(self, prompt: Announced) -> None:
+        """It is computed, or will never be."""
+        if prompt.fresh is not None:
+            first = prompt.chain.hashes[prompt.fresh]
+            self.arriving[first] -= 1
+            if not self.arriving[first]:
+                del self.arriving[first]
+            prompt.fresh = None
