@@ -50,7 +50,7 @@ class Drops(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What one decision said of a prompt, in tokens, and what was true."""
+    """What a decision said of a prompt, in tokens, and what was true; `ttft` in seconds, 0 where it is not known."""
 
     at: float
     replica: str
@@ -58,6 +58,7 @@ class Prediction(NamedTuple):
     true_tokens: float
     cached: float
     true_cached: float
+    ttft: float = 0.0
 
 
 class Run(NamedTuple):

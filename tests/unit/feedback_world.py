@@ -1,14 +1,15 @@
 """benchmarks/feedback.py in virtual time: the gateway's core before the emulated engine's scheduler."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import orjson
 
+from benchmarks.feedback import Prediction
 from extproc.core.announced import JUDGE, WATCHER
 from extproc.core.decide import Decision
 from extproc.core.dialects import Limits, read
@@ -33,18 +34,6 @@ from extproc.sim.emulated.settings import EngineSettings
 _HEARD, _SCRAPE = 0.05, 0.5
 #: Seconds between two batches of a gateway, and until all have read one.
 _FLUSH, _DELAY = 0.1, 0.02
-
-
-class Told(NamedTuple):
-    """A prediction and the truth, in tokens; `ttft` in seconds."""
-
-    at: float
-    replica: str
-    tokens: float
-    true_tokens: float
-    cached: float
-    true_cached: float
-    ttft: float
 
 
 class Gateway:
@@ -90,7 +79,7 @@ class World:
         for name in self.names:
             self.engines[name] = Scheduler(settings, Books(), BlockPool(settings.usable_blocks))
         self.told_bytes = self._entries = self._turn = 0
-        self.told: list[Told] = []
+        self.told: list[Prediction] = []
         self._reader = Reader(settings)
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = count()
@@ -168,7 +157,9 @@ class World:
             if progress.ended:
                 _, said = answer.owner
                 truth = (answer.stream.prompt_tokens, said.cached, answer.cached)
-                self.told.append(Told(said.at, name, said.tokens, *truth, answer.first_at - answer.arrived))
+                self.told.append(
+                    Prediction(said.at, name, said.tokens, *truth, answer.first_at - answer.arrived)
+                )
                 self._at(self.now + _HEARD, self._over, answer)
         self._arm(name)
 
@@ -202,9 +193,3 @@ def _sample(engine: Scheduler, settings: EngineSettings, now: float) -> Sample:
         generated_tokens=float(books.generated_tokens),
         started=1e9,
     )
-
-
-def precision(told: Iterable[Told]) -> float:
-    """Of the tokens predicted to be cached, the share that was."""
-    told = list(told)
-    return sum(min(t.cached, t.true_cached) for t in told) / sum(t.cached for t in told)

@@ -4,9 +4,10 @@ import statistics
 
 import pytest
 
+from benchmarks.feedback import precision
 from extproc.demo.workload import Shape, arrivals
 from extproc.sim.emulated.settings import EngineSettings
-from tests.unit.feedback_world import World, precision
+from tests.unit.feedback_world import World
 
 SETTINGS = EngineSettings(
     model="demo",
