@@ -6,9 +6,10 @@ from typing import Any
 
 from extproc.io.transports.h2 import frames, grpc
 from extproc.io.transports.h2.calls import Call, Router, Unary
-from extproc.io.transports.h2.connection import Connection, Shared
+from extproc.io.transports.h2.connection import Connection
 from extproc.io.transports.h2.headers import literal
 from extproc.io.transports.h2.limits import Limits, Refusals
+from extproc.io.transports.h2.sending import Shared
 
 POST = (
     (b":method", b"POST"),

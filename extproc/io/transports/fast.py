@@ -11,8 +11,8 @@ from extproc.io import clock
 from extproc.io.transports import Answer, Session, SessionFactory
 from extproc.io.transports.h2 import grpc
 from extproc.io.transports.h2.calls import IDLE, Call, Handler, Method, Router, Unary
-from extproc.io.transports.h2.connection import Shared
 from extproc.io.transports.h2.limits import Limits
+from extproc.io.transports.h2.sending import Shared
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
 from extproc.io.transports.tls import Certificates, TlsFiles

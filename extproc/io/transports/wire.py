@@ -3,12 +3,13 @@
 import asyncio
 from typing import Any, Protocol
 
-from extproc.io.transports.h2.connection import Connection, Shared
+from extproc.io.transports.h2.connection import Connection
 from extproc.io.transports.h2.errors import (
     ENHANCE_YOUR_CALM,
     SETTINGS_TIMEOUT,
     ConnectionFault,
 )
+from extproc.io.transports.h2.sending import Shared
 
 
 class Owner(Protocol):

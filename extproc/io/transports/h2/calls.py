@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
 from extproc.io.transports.h2 import grpc
-from extproc.io.transports.h2.connection import Connection
 from extproc.io.transports.h2.headers import Head, answer
 from extproc.io.transports.h2.limits import Refusals
+from extproc.io.transports.h2.sending import Sender
 from extproc.io.transports.h2.streams import DEAF, Receiver, Stream
 
 #: Bytes of a request that is no gRPC, read before it is refused whether it ended or not.
@@ -47,7 +47,7 @@ class Call:
 
     __slots__ = ("_assembly", "_connection", "_done", "_handler", "_most", "_refusals", "_stream", "timer")
 
-    def __init__(self, connection: Connection, stream: Stream, most: int, refusals: Refusals) -> None:
+    def __init__(self, connection: Sender, stream: Stream, most: int, refusals: Refusals) -> None:
         self._connection = connection
         self._stream = stream
         self._most = most
@@ -160,7 +160,7 @@ class _NotGrpc:
 
     __slots__ = ("_connection", "_read", "_status", "_stream")
 
-    def __init__(self, connection: Connection, stream: Stream, status: int) -> None:
+    def __init__(self, connection: Sender, stream: Stream, status: int) -> None:
         self._connection, self._stream, self._status = connection, stream, status
         self._read = 0
 
@@ -230,8 +230,8 @@ class Router:
         self._refusals = refusals
         self._later = later
 
-    def accept(self, connection: Connection, stream: Stream, head: Head) -> Receiver:
-        """As `connection.Accept`."""
+    def accept(self, connection: Sender, stream: Stream, head: Head) -> Receiver:
+        """As `sending.Accept`."""
         plan = cast(_Plan | None, head.note)
         if plan is None:
             plan = head.note = self._plan(head)

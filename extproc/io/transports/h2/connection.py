@@ -9,56 +9,15 @@ from extproc.io.transports.h2.errors import (
     FLOW_CONTROL_ERROR,
     FRAME_SIZE_ERROR,
     INTERNAL_ERROR,
-    NO_ERROR,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
     ConnectionFault,
     StreamFault,
 )
-from extproc.io.transports.h2.flow import (
-    CONNECTION_WINDOW,
-    DEFAULT_WINDOW,
-    STREAM_WINDOW,
-    Inflow,
-    Outflow,
-)
-from extproc.io.transports.h2.headers import Blocks, Head, HeadCache
-from extproc.io.transports.h2.limits import Budget, Limits, Patience, Refusals
-from extproc.io.transports.h2.streams import DEAF, ENDED, LEFT, RESET, Receiver, Stream, Streams
-
-Accept = Callable[["Connection", Stream, Head], Receiver]
-
-#: Payload of the PING that tells when a peer has read our first GOAWAY (section 6.8).
-_DRAIN: Final = b"draining"
-
-
-class Shared:
-    """What all connections of a server have in common.
-
-    Args:
-        limits: bounds for each connection and all.
-        clock: seconds, only going forward.
-
-    Attributes:
-        accept: makes the receiver of a new request's stream; set before the first connection is made.
-    """
-
-    accept: Accept
-
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
-        self.limits = limits
-        self.clock = clock
-        self.refusals = Refusals()
-        self.budget = Budget(limits.buffered)
-        self.cache = HeadCache()
-        self.settings = frames.settings(
-            {
-                frames.HEADER_TABLE_SIZE: 0,
-                frames.MAX_CONCURRENT_STREAMS: limits.streams,
-                frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                frames.MAX_HEADER_LIST_SIZE: limits.header_list,
-            }
-        )
+from extproc.io.transports.h2.flow import CONNECTION_WINDOW, DEFAULT_WINDOW, STREAM_WINDOW
+from extproc.io.transports.h2.headers import Blocks, Head
+from extproc.io.transports.h2.sending import DRAIN, Sender, Shared
+from extproc.io.transports.h2.streams import LEFT, RESET, Stream
 
 
 class _Block:
@@ -72,38 +31,21 @@ class _Block:
         self.size = len(first)
 
 
-class Connection:
+class Connection(Sender):
     """One connection. Nothing but constructing raises.
 
     Attributes:
-        out: bytes to be written, to be taken with `take`.
-        closed: whether the socket shall be closed once `out` is written.
-        ready: whether the peer's preface and SETTINGS came, and it knows ours.
-        notify: called when there is something to write although nothing was received.
+        greeted: whether the peer's preface and SETTINGS came.
+        ready: whether it knows ours too.
     """
 
     def __init__(self, shared: Shared, notify: Callable[[], None] = lambda: None) -> None:
-        self.out: list[bytes] = []
-        self.closed = False
+        super().__init__(shared, notify)
         self.greeted = self.ready = False
-        self.notify = notify
-        self.fault = ""
-        limits = shared.limits
-        self._shared = shared
-        self._limits = limits
         self._accept = shared.accept
-        self.streams = Streams()
-        self._open = self.streams.open
-        self._outflow = Outflow(self.out, self._finished, limits.output)
-        self._inflow = Inflow(self.out, limits, shared.budget, shared.refusals, self._moved)
-        self._blocks = Blocks(shared.cache, limits.header_list)
-        self._patience = Patience(limits, shared.refusals, shared.clock)
+        self._blocks = Blocks(shared.cache, shared.limits.header_list)
         self._block: _Block | None = None
-        self._resize = b"\x20"  # our table is of size 0: said before our first block (RFC 7541, section 4.2)
-        self._tail = b""
         self._preface = False
-        self._receiving = False
-        self._leaving = self._final = False
         self._handlers = {
             frames.DATA: self._data,
             frames.HEADERS: self._headers,
@@ -136,33 +78,6 @@ class Connection:
         except Exception as error:
             self.fail(ConnectionFault(INTERNAL_ERROR, type(error).__name__))
         self._receiving = False
-
-    def take(self) -> bytes:
-        """What is to be written now."""
-        data = b"".join(self.out)
-        self.out.clear()
-        return data
-
-    def lost(self) -> None:
-        """The socket is gone."""
-        self.closed = True
-        self._tail = b""
-        streams = list(self._open.values())
-        self._open.clear()
-        for stream in streams:
-            self._drop(stream)
-        self._inflow.close()
-
-    def fail(self, fault: ConnectionFault) -> None:
-        """End the connection for a fault: GOAWAY, and every stream is lost."""
-        if self.closed:
-            return
-        self.fault = str(fault)
-        if fault.code != ENHANCE_YOUR_CALM:
-            self._shared.refusals.add("protocol")
-        self.out.append(frames.goaway(self.streams.last, fault.code, self.fault))
-        self.lost()
-        self._moved()
 
     def _greeting(self, data: bytes) -> int:
         size = len(frames.PREFACE)
@@ -209,118 +124,6 @@ class Connection:
             raise ConnectionFault(PROTOCOL_ERROR, "a header block that is not continued")
         if not self.greeted and (kind != frames.SETTINGS or flags & frames.ACK):
             raise ConnectionFault(PROTOCOL_ERROR, "no SETTINGS after the preface")
-
-    # -- answers -------------------------------------------------------------------------------------------
-
-    def headers(self, stream: Stream, block: bytes) -> None:
-        """Begin an answer with an encoded block."""
-        stream.answered = True
-        if self._resize:
-            block, self._resize = self._resize + block, b""
-        self.out.append(frames.HEADER.pack(len(block) << 8 | 1, 4, stream.number) + block)
-
-    def data(self, stream: Stream, payload: bytes) -> None:
-        """Go on with an answer."""
-        try:
-            self._outflow.data(stream, payload)
-        except ConnectionFault as fault:
-            self._shared.refusals.add("output")
-            self.fail(fault)
-        if not self._receiving:
-            self.notify()
-
-    def finish(self, stream: Stream, block: bytes) -> None:
-        """End an answer with trailers, or with headers alone; its receiver hears no more."""
-        stream.receiver = DEAF
-        if self.closed:
-            return
-        if self._resize and not stream.answered:
-            block, self._resize = self._resize + block, b""
-        self._end(stream, frames.HEADER.pack(len(block) << 8 | 1, 5, stream.number) + block)
-
-    def finish_plainly(self, stream: Stream) -> None:
-        """End an answer without trailers; its receiver hears no more."""
-        stream.receiver = DEAF
-        if not self.closed:
-            self._end(stream, frames.head(0, frames.DATA, frames.END_STREAM, stream.number))
-
-    def _end(self, stream: Stream, frame: bytes) -> None:
-        if self._outflow.last(stream, frame):
-            self._finished(stream)
-        if not self._receiving:
-            self.notify()
-
-    def reset(self, stream: Stream, code: int) -> None:
-        """End a stream by RST_STREAM; its receiver hears no more."""
-        stream.receiver = DEAF
-        if self._open.pop(stream.number, None) is not None:
-            self._rst(stream.number, code)
-            self._drop(stream)
-            self._maybe_over()
-        self._moved()
-
-    def drain(self) -> None:
-        """Ask the peer to open no more streams; those open, and those on their way, are served (section 6.8)."""
-        if self._leaving or self.closed:
-            return
-        self._leaving = True
-        self.out.append(frames.goaway(frames.LARGEST_ID, NO_ERROR, "draining"))
-        self.out.append(frames.ping(_DRAIN, ack=False))
-        self._moved()
-
-    def leave(self) -> None:
-        """Take no more streams, and close after the last of those open."""
-        if self.closed or self._final:
-            return
-        self._leaving = self._final = True
-        self.out.append(frames.goaway(self.streams.last, NO_ERROR, "draining"))
-        self._maybe_over()
-        self._moved()
-
-    def _finished(self, stream: Stream) -> None:
-        number = stream.number
-        if self._open.pop(number, None) is None:
-            return
-        if stream.half_closed:
-            self.streams.close(number, ENDED)
-        else:
-            self._rst(number, NO_ERROR)
-        if stream.owed or stream.held:
-            stream.half_closed = True
-            self._inflow.forget(stream)
-        if self._leaving:
-            self._maybe_over()
-
-    def _rst(self, number: int, code: int) -> None:
-        self.out.append(frames.rst_stream(number, code))
-        self.streams.close(number, RESET)
-
-    def _drop(self, stream: Stream) -> None:
-        """A stream is gone before it was finished."""
-        self._outflow.forget(stream)
-        stream.half_closed = True
-        self._inflow.forget(stream)
-        receiver, stream.receiver = stream.receiver, DEAF
-        receiver.lost()
-
-    def _reset_for(self, fault: StreamFault) -> None:
-        """A peer may make us reset as often as it may reset, no oftener."""
-        if fault.code != REFUSED_STREAM:
-            self._patience.spend("resets")
-        stream = self._open.pop(fault.stream, None)
-        self._rst(fault.stream, fault.code)
-        if stream is not None:
-            self._drop(stream)
-            self._maybe_over()
-
-    def _maybe_over(self) -> None:
-        if self._final and not self._open:
-            self.closed = True
-            self._inflow.close()
-
-    def _moved(self) -> None:
-        if not self._receiving:
-            self.notify()
 
     # -- frames of streams ---------------------------------------------------------------------------------
 
@@ -511,7 +314,7 @@ class Connection:
         if not flags & frames.ACK:
             self._patience.spend("control")
             self.out.append(frames.ping(data[at:stop], ack=True))
-        elif self._leaving and data[at:stop] == _DRAIN:
+        elif self._leaving and data[at:stop] == DRAIN:
             self.leave()
 
     def _goaway(self, _flags: int, number: int, _data: bytes, at: int, stop: int) -> None:
