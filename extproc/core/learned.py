@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from extproc.core.capacity import TOP
 from extproc.core.holdings import started_of
 from extproc.core.journal import Amount, Count, Engine, Name, Ratio, same_engine
 from extproc.core.output import Told
@@ -26,13 +27,18 @@ _Sums = tuple[Amount, Amount]
 
 
 class Known(Struct, array_like=True, gc=False):
-    """One engine: tokens of its KV cache, sequences at once, prompt work and output tokens a second; 0 is unknown."""
+    """One engine: tokens of its KV cache, sequences at once, prompt work and output tokens a second; 0 is unknown.
+
+    `step` and `scale` are what was concluded of its cache (core/announced.Ruling).
+    """
 
     engine: Engine
     kv_tokens: Count
     max_running: Count = 0
     prefill: Amount = 0.0
     decode: Amount = 0.0
+    step: Annotated[int, Meta(ge=0, le=TOP)] = TOP
+    scale: Annotated[float, Meta(ge=0, le=1)] = 1.0
 
 
 class Kind(Struct, array_like=True, gc=False):
@@ -65,12 +71,15 @@ _decode = msgspec.msgpack.Decoder(Learned).decode
 
 def learned(pool: Pool) -> bytes:
     """What is known of a pool's engines and answers."""
+    truth = pool.feedback.truth if pool.feedback is not None else None
+    ruled = {slot: (said.step, said.scale) for slot, said in truth.rulings()} if truth is not None else {}
     engines = [
         Known(
             Engine(pool.name, replica.address, started_of(replica)),
             replica.kv_tokens,
             replica.max_running,
             *replica.estimates,
+            *ruled.get(replica.slot, (TOP, 1.0)),
         )
         for replica in pool.replicas[:_ENGINES]
     ]
@@ -109,9 +118,13 @@ def _told(row: Lengths) -> Told:
 
 def _presumed(pool: Pool, row: Known) -> bool:
     replica = pool.get(row.engine.address)
-    if replica is None or replica.sample is not None or row.engine.pool != pool.name:
+    if replica is None or row.engine.pool != pool.name:
         return False
     if not same_engine(started_of(replica), row.engine.started):
+        return False
+    if pool.feedback is not None:
+        pool.feedback.truth.presume(replica.slot, row.step, row.scale)
+    if replica.sample is not None:
         return False
     pool.presume(replica, row.kv_tokens, row.max_running, row.prefill, row.decode)
     return True

@@ -319,6 +319,14 @@ class Truth:
         told = [(slot, known.told) for slot, known in self._slots.items() if known.told]
         return [(slot, Ruling(*state, False, [])) for slot, state in told]
 
+    def presume(self, slot: int, step: int, scale: float) -> None:
+        """A snapshot says what was concluded of a replica: where nothing was here yet. Unknown slots are ignored."""
+        known = self._slots.get(slot)
+        if known is not None and known.told is None and (step, scale) != (known.belief.capacity.step, 1.0):
+            known.told = step, scale
+            known.belief.adopt(step, scale)
+            self._apply(known, Ruling(step, scale, False, []))
+
     def emptied(self, slot: int, kept: list[Chain], now: float) -> None:
         """A ruling was heard that a newer one has replaced, but for what it emptied. Unknown slots are ignored."""
         known = self._slots.get(slot)

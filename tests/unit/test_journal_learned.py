@@ -137,7 +137,8 @@ def test_items_that_a_later_release_adds_are_ignored_and_missing_ones_are_unknow
     reader = pool(A)
     assert (
         presume(
-            reader, msgspec.msgpack.encode([[[Engine("chat", A), 5000, 8, 1.0, 1.0, "new"]], [], [], "new"])
+            reader,
+            msgspec.msgpack.encode([[[Engine("chat", A), 5000, 8, 1.0, 1.0, 32, 1.0, "new"]], [], [], "new"]),
         )
         == 1
     )

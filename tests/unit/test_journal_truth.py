@@ -2,6 +2,7 @@
 
 from extproc.core.announced import ALONE, JUDGE, WATCHER, Ruling
 from extproc.core.journal import Batch, Engine, Outcome, Placed, Ruled, pack_chain
+from extproc.core.learned import learned, presume
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.shared import Shared
@@ -134,6 +135,18 @@ def test_the_next_judge_goes_on_from_what_was_told() -> None:
     truth.role = lambda: JUDGE
     assert truth.rulings() == [(0, Ruling(24, 1.0, False, []))]
     assert view(truth).believed == view(truth).configured // 4
+
+
+def test_a_new_gateway_begins_with_what_the_snapshot_tells_of_caches() -> None:
+    writer, _ = gateway(WATCHER)
+    writer.hear(say(0, ruled=[Ruled(0, 1, 24, 0.5)]), (1, 0), 1.0)
+    reader, truth = gateway(WATCHER)
+    for _ in range(2):
+        presume(reader.pools["chat"], learned(writer.pools["chat"]))
+    assert (view(truth).believed, truth.scales) == (view(truth).configured // 4, {0: 0.5})
+    reader.hear(say(0, ruled=[Ruled(0, 1, 32, 1.0)]), (1, 0), 1.0)
+    presume(reader.pools["chat"], learned(writer.pools["chat"]))
+    assert (view(truth).believed, truth.scales) == (view(truth).configured, {})
 
 
 def test_a_batch_that_failed_is_told_again_and_what_waits_is_bounded() -> None:
