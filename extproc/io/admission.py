@@ -34,9 +34,8 @@ _log = structlog.get_logger("kvsteer")
 
 #: The budget of a pool of which nothing is known yet, tokens: nobody is refused for want of knowledge.
 _UNKNOWN: Final = 1e12
-#: Seconds between two looks at the loads, and between two budgets that follow replicas that come and go.
+#: Seconds between two looks at the loads.
 LOOK: Final = 1.0
-_FLEET_EVERY: Final = 2.0
 
 
 class PoolSide:
@@ -175,9 +174,7 @@ class Admission:
 
     async def _trade(self, side: PoolSide) -> None:
         now, gate, change = self._clock(), side.gate, self._proposal(side)
-        every = (
-            _FLEET_EVERY if change is not None and change.cause == FLEET else self.settings.budget.every * 0.9
-        )
+        every = side.controller.least(change) if change is not None else 0.0
         basis = side.reading.limit if side.reading is not None else 0.0
         if self._store is None:
             board = self._boards[side.pool.name]

@@ -177,7 +177,11 @@ class Simulation:
         job = Job(self.outcome.arrivals, row, self.now, number)
         self.outcome.arrivals += 1
         self._jobs[job.key] = job
-        gateway = self.gateways[number]
+        self._enter(job)
+
+    def _enter(self, job: Job) -> None:
+        """A request is at its gateway: it may go there, or have to wait for a replica."""
+        gateway = self.gateways[job.gateway]
         if not gateway.arrive(job, self.now):
             self._send(job, gateway.decide(job, self.now))
             return

@@ -191,6 +191,27 @@ def test_alone_a_rate_goes_on_at_the_gateways_part() -> None:
     assert budget.accounts["a"].allowance == 1250
 
 
+def test_what_comes_free_goes_to_whom_it_is_due_not_to_who_had_it() -> None:
+    # b took all while a slept; a wants half of it again.
+    budget, board = Budget("one", (A, B), 1000, 1, 0.0), Board((A, B), 1000, 0.0)
+    trade(budget, board, 0.0, {"b": Waiting(1000, 10, 0.0)})
+    for key in range(10):
+        budget.reserve(key, B, 100, 0.0)
+    trade(budget, board, 0.1, {"a": Waiting(5000, 100, 0.0)})
+    budget.settle(0, None)
+    assert budget.lacks(B, 100) == TENANT_SHARE
+    trade(budget, board, 0.2, {"a": Waiting(5000, 100, 0.0)})
+    assert budget.lacks(A, 100) == ""
+
+
+def test_a_tenant_whose_requests_are_refused_wants_them_all_the_same() -> None:
+    budget = Budget("one", (A, B), 1000, 1, 0.0)
+    budget.accounts["a"].miss(400, 1.0)
+    assert budget.asks({}, 1.0)["a"].row.want == 400
+    # Two seconds later 1/e of it: 147.
+    assert budget.asks({}, 3.0)["a"].row.want == pytest.approx(147.15, abs=0.01)
+
+
 # -- several gateways in virtual time ----------------------------------------------------------------------
 
 CAPPED = Tenant(name="a", per_minute=60_000, in_flight=20_000)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from extproc.core.admission.adapt import FLEET, RELAXED, TIGHTENED, AdaptSettings, Controller
+from extproc.core.admission.adapt import FLEET, QUEUEING, RELAXED, TIGHTENED, AdaptSettings, Controller
 from extproc.core.admission.meter import Meter, Reading
 from extproc.core.fleet import Replica, Traits
 from extproc.core.pool import Pool
@@ -46,7 +46,7 @@ def test_requests_of_other_senders_count_as_engines_tell_them() -> None:
 def test_a_replica_whose_prompts_queue_teaches_what_it_can_bear() -> None:
     pool = pool_of("10.0.0.1:80")
     meter = Meter(pool)
-    send(pool, 1, 47_000, 20_000, 0.0)  # two seconds of prompt work
+    send(pool, 1, 57_000, 30_000, 0.0)  # three seconds of prompt work: one second, 10,000 tokens, queues
     reading = meter.look(0.0)
     # From 97,000 a fifth of the way to 47,000.
     assert reading.capacity == pytest.approx(87_000)
@@ -54,15 +54,32 @@ def test_a_replica_whose_prompts_queue_teaches_what_it_can_bear() -> None:
     assert meter.look(0.0).capacity == pytest.approx(79_000)
 
 
+def test_however_much_waits_the_knee_is_what_the_replica_is_busy_with() -> None:
+    pool = pool_of("10.0.0.1:80")
+    meter = Meter(pool)
+    send(pool, 1, 20_000 + 30_000 + 400_000, 20_000 + 400_000, 0.0)
+    for _ in range(50):
+        meter.look(0.0)
+    assert meter.knee(pool.replicas[0]) == pytest.approx(50_000, rel=0.01)
+
+
 def test_a_replica_that_bears_more_without_queueing_has_proved_it() -> None:
     pool = pool_of("10.0.0.1:80")
     meter = Meter(pool)
-    send(pool, 1, 10_000, 20_000, 0.0)
-    for _ in range(20):
+    send(pool, 1, 20_000, 30_000, 0.0)
+    for _ in range(30):
         meter.look(0.0)
-    assert meter.knee(pool.replicas[0]) == pytest.approx(11_000, rel=0.01)
+    assert meter.knee(pool.replicas[0]) == pytest.approx(10_000, rel=0.02)
     send(pool, 2, 30_000, 0, 10.0)
-    assert meter.look(10.0).capacity == 40_000
+    assert meter.look(10.0).capacity == 50_000
+    # All of it is carried without queueing: half a percent more is tried.
+    assert meter.look(10.0).capacity == pytest.approx(50_250)
+
+
+def test_one_large_prompt_is_no_queue() -> None:
+    pool = pool_of("10.0.0.1:80")
+    send(pool, 1, 20_000, 19_000, 0.0)
+    assert Meter(pool).look(0.0).queueing == 0
 
 
 def test_what_is_given_is_not_learned() -> None:
@@ -102,6 +119,7 @@ def test_above_80_percent_the_total_goes_down_one_step_in_20_seconds() -> None:
     it = controller()
     assert run(it, 1000, 0.9, 39) == 850
     (change,) = it.changes
+    assert it.least(change) == 18
     assert (change.at, change.before, change.after, change.cause) == (20, 1000, 850, TIGHTENED)
     assert change.pressure == pytest.approx(0.9)
 
@@ -124,7 +142,29 @@ def test_a_hard_cap_always_holds() -> None:
 
 
 def test_it_never_goes_down_to_nothing() -> None:
-    assert run(controller(), 1000, 5.0, 4000) == 40
+    assert 10 <= run(controller(), 1000, 5.0, 4000) <= 11
+
+
+def crowded(pressure: float) -> Reading:
+    return reading(pressure)._replace(queueing=0.5)
+
+
+def test_a_fleet_that_is_overrun_does_not_wait() -> None:
+    it = controller()
+    looks = [it.look(5000, 2000, crowded(3.0), True, float(second)) for second in (1, 2, 3)]
+    assert looks[:2] == [None, None]
+    assert looks[2] is not None
+    assert (looks[2].after, looks[2].cause) == (1000, QUEUEING)
+    assert it.least(looks[2]) == 2
+
+
+def test_who_queues_within_what_the_fleet_bears_is_left_alone() -> None:
+    it = controller()
+    assert [it.look(1050, 2000, crowded(0.7), True, float(second)) for second in (1, 2, 3, 4)] == [None] * 4
+
+
+def test_far_above_what_the_fleet_bears_one_step_leads_to_that() -> None:
+    assert run(controller(), 5000, 0.9, 20) == 1000
 
 
 def test_replicas_that_come_or_go_take_the_total_along_at_once() -> None:

@@ -49,19 +49,18 @@ def test_no_tenant_gets_more_than_its_cap_not_even_lent() -> None:
     assert among_tenants(1000, [capped, B, C], [5000, 0, 0])[0] == 120
 
 
-def test_gateways_keep_what_runs_and_divide_the_rest_by_want() -> None:
-    # 100 - 30 - 10 = 60 left; wants beyond what runs: 20 and 100 -> 20 and 40.
+def test_gateways_divide_their_tenants_part_evenly_up_to_what_each_wants() -> None:
     assert among_gateways(100, [Row(30, 50), Row(10, 110)]) == pytest.approx([50, 50])
 
 
-def test_the_request_that_waits_longest_gets_its_room_first_and_whole() -> None:
-    # 100 left: the second waits longer and needs 80; the first's 30 don't fit any more and get what is left.
+def test_a_request_that_needs_more_than_its_gateway_gets_has_it_by_age() -> None:
+    # Evenly they get 30 and 70; the second waits longer and needs 80; the first gets what is left.
     rows = [Row(0, 30, need=30, since=1), Row(0, 80, need=80, since=5)]
     assert among_gateways(100, rows) == [20, 80]
 
 
-def test_what_runs_already_is_not_taken_back() -> None:
-    assert among_gateways(50, [Row(80, 80), Row(0, 10)]) == [80, 0]
+def test_who_has_more_running_than_its_part_is_due_less() -> None:
+    assert among_gateways(60, [Row(80, 80), Row(40, 90), Row(0, 10)]) == [25, 25, 10]
 
 
 def test_what_is_due_to_all_gateways_adds_up_to_the_total() -> None:

@@ -3,7 +3,8 @@
 Every `every` seconds the mean pressure since the last look decides: above `tighten` the total goes down, below
 `relax` up, if it was a limit to anybody; between them it stays (hysteresis). It moves by a bounded step, and never
 above the hard cap. When the capacity itself changes by more than a tenth, since replicas came or went, the total goes
-along at once: that is no judgement of load. Every change has its cause.
+along at once: that is no judgement of load. Nor does it wait where prompts queue on half of the
+replicas for some looks in a row while the total is above what they bear. Every change has its cause.
 """
 
 from collections import deque
@@ -16,11 +17,17 @@ TIGHTENED: Final = "tightened"
 RELAXED: Final = "relaxed"
 FLEET: Final = "fleet"
 CAPPED: Final = "capped"
+QUEUEING: Final = "queueing"
 
 #: Changes that are kept to be looked at.
 _KEPT: Final = 100
 #: Least share of the hard cap that a total becomes by tightening.
-_LEAST: Final = 0.02
+_LEAST: Final = 0.005
+#: Causes for which the total changes at once, and the least seconds between two such changes of a pool.
+AT_ONCE: Final = (FLEET, QUEUEING)
+AGAIN: Final = 2.0
+#: Looks in a row at which prompts queue on half of the replicas, before the total follows at once.
+_CROWDED: Final = 3
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -62,6 +69,7 @@ class Controller:
         self._sum = 0.0
         self._looks = 0
         self._limited = False
+        self._crowded = 0
 
     def start(self, reading: Reading) -> float:
         """The total to begin with."""
@@ -84,7 +92,16 @@ class Controller:
         self._sum += reading.pressure
         self._looks += 1
         self._limited = self._limited or limited
-        return self._fleet(total, basis, reading, now) or self._due(total, reading, now)
+        self._crowded = self._crowded + 1 if reading.queueing >= 0.5 else 0
+        return (
+            self._fleet(total, basis, reading, now)
+            or self._overrun(total, reading, now)
+            or self._due(total, reading, now)
+        )
+
+    def least(self, change: Change) -> float:
+        """Least seconds between a change and the one before, whichever gateway made that."""
+        return AGAIN if change.cause in AT_ONCE else self.settings.every * 0.9
 
     def made(self, change: Change) -> None:
         """A change holds now: keep it."""
@@ -96,6 +113,13 @@ class Controller:
             return None
         return self._changed(total, min(total * reading.limit / basis, self.cap(reading)), FLEET, now)
 
+    def _overrun(self, total: float, reading: Reading, now: float) -> Change | None:
+        """Prompts queue on half of the replicas, look after look, and the total is far above what they bear."""
+        if self._crowded < _CROWDED or total <= reading.capacity * 1.1:
+            return None
+        self._crowded = 0
+        return self._changed(total, max(reading.capacity, self.cap(reading) * _LEAST), QUEUEING, now)
+
     def _due(self, total: float, reading: Reading, now: float) -> Change | None:
         if now - self._since < self.settings.every or not reading.replicas:
             return None
@@ -103,7 +127,7 @@ class Controller:
         settings, cap = self.settings, self.cap(reading)
         after, cause = total, ""
         if pressure > settings.tighten:
-            after, cause = max(total * settings.down, cap * _LEAST), TIGHTENED
+            after, cause = max(min(total * settings.down, reading.capacity), cap * _LEAST), TIGHTENED
         elif pressure < settings.relax and limited:
             after, cause = total * settings.up, RELAXED
         if after > cap:

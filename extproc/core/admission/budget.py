@@ -54,17 +54,31 @@ class Account:
     Attributes:
         used: reserved and not settled.
         hold: most that may be.
+        due: what it should be by all gateways' wants; a hold above that shrinks as its requests end.
         allowance: of the tenant's rate; below 0 after answers longer than expected.
         admitted, settled: since the start: reserved, and what was really used of that.
     """
 
-    __slots__ = ("_at", "_pace", "admitted", "allowance", "hold", "settled", "spent_at", "used")
+    __slots__ = (
+        "_at",
+        "_missed",
+        "_missed_at",
+        "_pace",
+        "admitted",
+        "allowance",
+        "due",
+        "hold",
+        "settled",
+        "spent_at",
+        "used",
+    )
 
     def __init__(self, now: float) -> None:
-        self.used = self.hold = self.allowance = 0.0
+        self.used = self.hold = self.due = self.allowance = 0.0
         self.admitted = self.settled = 0.0
         self.spent_at = self._at = now
-        self._pace = 0.0
+        self._pace = self._missed = 0.0
+        self._missed_at = now
 
     def spend(self, tokens: float, now: float) -> None:
         """Reserve, of room and rate."""
@@ -73,6 +87,15 @@ class Account:
         self.used += tokens
         self.allowance -= tokens
         self.admitted += tokens
+
+    def miss(self, tokens: float, now: float) -> None:
+        """A request was refused: who is refused wants all the same."""
+        self._missed = self.missed(now) + tokens
+        self._missed_at = now
+
+    def missed(self, now: float) -> float:
+        """Tokens that were refused in the last seconds."""
+        return self._missed * math.exp(min(self._missed_at - now, 0.0) / _SPAN)
 
     def pace(self, now: float) -> float:
         """Tokens a second that were reserved lately: a mean that forgets within seconds."""
@@ -147,6 +170,8 @@ class Budget:
             return None
         account = self.accounts[reserved.tenant.name]
         account.used -= reserved.tokens
+        if account.hold > account.due:  # others are due what comes free
+            account.hold = max(account.due, account.used)
         used = reserved.tokens if actual is None else actual
         account.settled += used
         account.allowance += reserved.tokens - used
@@ -161,6 +186,8 @@ class Budget:
         """What to ask for each tenant at the next trade."""
         rows = {tenant.name: self._row(tenant, waiting, now) for tenant in self.tenants}
         due = grants(self.total, self.tenants, {**self._rows, self.me: rows}, self.me)
+        for name, account in self.accounts.items():
+            account.due = due[name]
         return {
             tenant.name: Asked(
                 rows[tenant.name]._replace(hold=due[tenant.name]), self._rate(tenant, waiting, now)
@@ -187,7 +214,7 @@ class Budget:
         passed, self._alone_at = max(now - self._alone_at, 0.0), now
         for tenant in self.tenants:
             account = self.accounts[tenant.name]
-            account.hold = due[tenant.name]
+            account.hold = account.due = due[tenant.name]
             if not math.isinf(tenant.per_minute):
                 rate = tenant.per_minute / 60.0 / self.gateways
                 most = max(rate * BURST, account.allowance)
@@ -200,6 +227,7 @@ class Budget:
     def _row(self, tenant: Tenant, waiting: Mapping[str, Waiting], now: float) -> Row:
         account, queued = self.accounts[tenant.name], waiting.get(tenant.name, _NOBODY)
         want = account.used + queued.tokens + account.pace(now) * AHEAD
+        want += account.missed(now)
         return Row(account.used, want, queued.need, queued.since, account.hold)
 
     def _rate(self, tenant: Tenant, waiting: Mapping[str, Waiting], now: float) -> float:

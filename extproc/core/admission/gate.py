@@ -236,6 +236,8 @@ class Gate:
 
     def _refuse(self, ask: Ask, reason: str, retry: float, now: float, verdict: str = REJECT) -> Answer:
         answer = self._refusal(ask, reason, retry, now, verdict)
+        if not self.dry:
+            self.budget.accounts[ask.tenant.name].miss(self.budget.bounded(ask.tokens), now)
         if self.dry:  # it goes all the same, and counts
             self._reserve(ask, now)
         return answer

@@ -4,9 +4,11 @@ Carried: what the books say of requests in flight (exact at once, their whole ex
 engine's last sample says is held and the prompts that wait, whichever is more: other senders' requests count too.
 
 Borne: the knee (C8), tokens at which queueing starts, given or learned for each replica. It begins at what the KV
-cache may hold. While prompts queue there (the engine says so, or the work ahead is more than `QUEUEING` seconds) the
-knee moves towards what is carried, a fifth of the way at each look; a replica that carries more than its knee and
-does not queue proves that it can.
+cache may hold. While prompts queue there (more than `QUEUEING` seconds of work ahead, or requests that wait while
+all running slots are taken) the knee moves, a fifth of the way at each look, towards what is carried without the work
+that queues: in overload that is what the replica is busy with, however much waits. A replica that carries more than
+its knee and does not queue proves that it can; one that carries nearly as much and does not is tried with a little
+more.
 """
 
 from typing import Final, NamedTuple
@@ -14,13 +16,15 @@ from typing import Final, NamedTuple
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 
-#: Seconds of prompt work ahead from which a replica queues: longer than one large prompt takes, so that this one is
-#: no queue by itself.
-QUEUEING: Final = 1.0
+#: Seconds of prompt work ahead from which a replica queues: about what one prompt of 32 k tokens takes, so that this
+#: one is no queue by itself.
+QUEUEING: Final = 2.0
 #: How far a knee moves at a look at which its replica queues.
 _STEP: Final = 0.2
+#: Growth at a look of a knee that is nearly reached without queueing, and from which share on it is nearly reached.
+_TRIED, _NEARLY = 0.005, 0.7
 #: Least share of the KV cache that a knee is: a burst must not make a replica look as if it could bear nothing.
-_LEAST: Final = 0.02
+_LEAST: Final = 0.005
 
 
 class Reading(NamedTuple):
@@ -71,12 +75,12 @@ class Meter:
         knees = {replica: self._knees.get(replica, _most(replica)) for replica in replicas}
         for replica in replicas:
             load = runtime(replica)
-            queueing = _queues(replica, now)
-            knees[replica] = _learned(knees[replica], load, _most(replica), queueing)
+            queued = _queued(replica, now)
+            knees[replica] = _learned(knees[replica], load, _most(replica), queued)
             carried += load
             borne += self._given or knees[replica]
             limit += _most(replica)
-            queues += queueing
+            queues += queued is not None
         self._knees = knees
         return Reading(carried, borne, limit, queues / len(replicas) if replicas else 0.0, len(replicas))
 
@@ -89,14 +93,21 @@ def _most(replica: Replica) -> float:
     return replica.kv_tokens * replica.traits.kv_ceiling
 
 
-def _queues(replica: Replica, now: float) -> bool:
+def _queued(replica: Replica, now: float) -> float | None:
+    """Prompt tokens that queue beyond what may be ahead; None where none do."""
+    allowed = QUEUEING * replica.prefill_speed
+    ahead = replica.books.backlog(now, replica.prefill_speed) * replica.prefill_speed
+    if ahead > allowed:
+        return ahead - allowed
     waiting = replica.sample.waiting if replica.sample is not None else None
-    return bool(waiting) or replica.books.backlog(now, replica.prefill_speed) > QUEUEING
+    return 0.0 if waiting and replica.occupancy >= 1.0 else None
 
 
-def _learned(knee: float, load: float, most: float, queueing: bool) -> float:
-    if queueing:
-        knee += (load - knee) * _STEP
+def _learned(knee: float, load: float, most: float, queued: float | None) -> float:
+    if queued is not None:
+        knee += (max(load - queued, 0.0) - knee) * _STEP
     elif load > knee:
         knee = load
+    elif load > _NEARLY * knee:
+        knee *= 1.0 + _TRIED
     return min(max(knee, most * _LEAST), most)

@@ -1,6 +1,7 @@
 """Who waits at this gateway, in which order, and for how long.
 
-Order: priority class first, which improves by one for every `age` seconds waited, so that nobody starves; then the
+Order: priority class first, which improves by one for every `age` seconds waited, up to the best class that waits, so
+that nobody starves; then the
 tenant that was served least for its part, by virtual token counters (VTC, Sheng et al., OSDI 2024): admitted tokens
 over the tenant's nominal part; a tenant that comes back is lifted to the least of those that wait, so that nobody
 saves up turns. Within a tenant long and short requests take turns the same way, by the share reserved for long ones.
@@ -80,31 +81,42 @@ class Speed:
 class _Line:
     """One tenant's tickets: by class, and short or long, in the order they came; with its counters."""
 
-    __slots__ = ("counter", "lanes", "part", "speed", "tokens", "turns")
+    __slots__ = ("counter", "lanes", "part", "speed", "tokens", "turns", "waiting")
 
     def __init__(self, part: float, now: float) -> None:
         self.part = part
         self.counter = 0.0
         self.turns = [0.0, 0.0]  # tokens admitted over their share: short, long
         self.tokens = 0.0
+        self.waiting = [0.0, 0.0]  # tokens that wait: short, long
         self.lanes: list[list[dict[int, Ticket]]] = [[{}, {}] for _ in range(CLASSES)]
         self.speed = Speed(now)
 
     def __len__(self) -> int:
         return sum(len(lane) for pair in self.lanes for lane in pair)
 
-    def head(self, age: float, now: float) -> tuple[int, Ticket] | None:
-        """Its next, and that one's class, improved by waiting."""
-        heads = [
-            (ticket.klass - int((now - ticket.arrived) / age), self.turns[is_long], is_long, ticket)
-            for pair in self.lanes
-            for is_long, lane in enumerate(pair)
-            if (ticket := next(iter(lane.values()), None)) is not None
-        ]
+    def best(self) -> int:
+        """The best class of those that wait, without what waiting improved; CLASSES for nobody."""
+        return next((klass for klass, pair in enumerate(self.lanes) if pair[0] or pair[1]), CLASSES)
+
+    def head(self, age: float, best: int, now: float) -> tuple[int, Ticket] | None:
+        """Its next, and that one's class, improved by waiting up to class `best`.
+
+        Short and long ones of a class take turns; of two classes that came to be one, who came first goes.
+        """
+        heads = []
+        for klass, pair in enumerate(self.lanes):
+            order = (0, 1) if self.turns[0] <= self.turns[1] else (1, 0)
+            lane = next((pair[i] for i in order if pair[i]), None)
+            if lane is not None:
+                ticket = next(iter(lane.values()))
+                heads.append(
+                    (max(klass - int((now - ticket.arrived) / age), best), ticket.arrived, klass, ticket)
+                )
         if not heads:
             return None
-        klass, _, _, ticket = min(heads, key=lambda head: head[:3])
-        return klass, ticket
+        effective, _, _, ticket = min(heads, key=lambda head: head[:3])
+        return effective, ticket
 
 
 class Queue:
@@ -135,13 +147,17 @@ class Queue:
         return self._lines[tenant.name].tokens > 0
 
     def predicted(self, tenant: Tenant, tokens: float, now: float) -> float:
-        """Seconds until a request that comes now would go: what is before it, at the speed its tenant goes.
+        """Seconds until a request that comes now would go: what is before it, at the speed its kind goes.
 
         A tenant that was not served lately is taken to get its part of what all get. Infinity before anything went.
         """
         line = self._lines[tenant.name]
         speed = max(line.speed.at(now), line.part * self.speed.at(now))
-        return (line.tokens + tokens) / speed if speed > 0 else math.inf
+        if speed <= 0:
+            return math.inf
+        is_long = tokens >= self.settings.long
+        share = self.settings.long_share if is_long else 1.0 - self.settings.long_share
+        return (min(line.tokens, line.waiting[is_long] / share) + tokens) / speed
 
     def refusal(self, ticket: Ticket, now: float) -> str:
         """Why a request can't wait; "" when it may."""
@@ -168,16 +184,18 @@ class Queue:
             line.turns[is_long] = max(line.turns) if any(line.turns) else 0.0
         line.lanes[ticket.klass][is_long][ticket.key] = ticket
         line.tokens += ticket.tokens
+        line.waiting[is_long] += ticket.tokens
         self._tickets[ticket.key] = ticket
         self.tokens += ticket.tokens
         self.size += ticket.size
 
     def next(self, fits: Callable[[Tenant, float], bool], now: float) -> Ticket | None:
         """Whose turn it is, of those tenants whose next has room; it leaves the queue. None when nobody's."""
+        best = min((line.best() for line in self._lines.values()), default=0)
         turns = [
             (head[0], line.counter, head[1])
             for line in self._lines.values()
-            if line.tokens and (head := line.head(self.settings.age, now)) is not None
+            if line.tokens and (head := line.head(self.settings.age, best, now)) is not None
         ]
         for _, _, ticket in sorted(turns, key=lambda turn: turn[:2]):
             if fits(ticket.tenant, ticket.tokens):
@@ -207,7 +225,9 @@ class Queue:
         if ticket is None:
             return None
         line = self._lines[ticket.tenant.name]
-        del line.lanes[ticket.klass][ticket.tokens >= self.settings.long][key]
+        is_long = ticket.tokens >= self.settings.long
+        del line.lanes[ticket.klass][is_long][key]
+        line.waiting[is_long] = line.waiting[is_long] - ticket.tokens if len(line) else 0.0
         self.size -= ticket.size
         line.tokens = line.tokens - ticket.tokens if len(line) else 0.0  # rounding leaves nothing
         self.tokens = self.tokens - ticket.tokens if self._tickets else 0.0
@@ -228,7 +248,7 @@ class Queue:
         """What waits of each tenant."""
         found = {}
         for name, line in self._lines.items():
-            head = line.head(self.settings.age, now) if line.tokens else None
+            head = line.head(self.settings.age, line.best(), now) if line.tokens else None
             if head is not None:
                 found[name] = Waiting(line.tokens, head[1].tokens, now - head[1].arrived)
         return found

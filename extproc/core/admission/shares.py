@@ -2,8 +2,8 @@
 
 Among tenants: everybody gets what it wants up to its guarantee; what is left goes to those who want more, by weight,
 none beyond what it wants (weighted max-min fairness, by filling up from the least). Among the gateways of a tenant:
-what runs there already, since it can't be taken back; then the requests that wait longest, whole; then the rest
-evenly. What nobody wants is lent, half of it, so that a request that comes finds room without asking first.
+evenly up to what each wants, but for a request that needs more than that, which gets it by age.
+What nobody wants is lent, half of it, so that a request that comes finds room without asking first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,21 +65,27 @@ def among_tenants(total: float, tenants: Sequence[Tenant], wants: Sequence[float
 
 
 def among_gateways(part: float, rows: Sequence[Row]) -> list[float]:
-    """One tenant's part divided among gateways; at most `part` together, but for what runs already."""
-    given = [row.used for row in rows]
-    left = max(part - sum(given), 0.0)
-    for i in sorted(range(len(rows)), key=lambda i: -rows[i].since):
-        if rows[i].need and rows[i].need > left:
-            break  # it is next, so nobody passes it: what is left waits for it with it
-        given[i] += rows[i].need
-        left -= rows[i].need
-    else:
-        wants = [max(row.want - g, 0.0) for row, g in zip(rows, given, strict=True)]
-        more = fill(left, wants, [1.0] * len(rows))
-        each = max(left - sum(more), 0.0) / len(rows)
-        return [g + m + each for g, m in zip(given, more, strict=True)]
-    given[i] += left
-    return given
+    """One tenant's part divided among gateways; at most `part` together.
+
+    Evenly up to what each wants, so that a gateway whose next request is a long one gathers room for it. Where one
+    needs more than that gives it, the request that has waited longest gets all it needs, and the others the rest.
+    """
+    wants = [max(row.want, row.used) for row in rows]
+    given = _lent(part, wants)
+    short = [i for i, row in enumerate(rows) if row.need > given[i]]
+    if not short:
+        return given
+    first = max(short, key=lambda i: rows[i].since)
+    own = min(rows[first].need, part)
+    others = _lent(part - own, wants[:first] + wants[first + 1 :])
+    return [*others[:first], own, *others[first:]]
+
+
+def _lent(total: float, wants: Sequence[float]) -> list[float]:
+    """Divided evenly up to wants, and what nobody wants evenly."""
+    given = fill(total, wants, [1.0] * len(wants))
+    each = max(total - sum(given), 0.0) / max(len(wants), 1)
+    return [g + each for g in given]
 
 
 def grants(total: float, tenants: Sequence[Tenant], rows: Rows, me: str) -> dict[str, float]:
