@@ -83,6 +83,11 @@ class Gate:
         self.counts = Counts()
         self.dry = dry
         self.holds = holds
+        #: What is said to nearly everybody, made once.
+        self._allowed = {
+            each.name: Answer(verdict=ALLOW, reason=ROOM, tenant=each.name, pool=pool, dry=dry)
+            for each in tenants.all
+        }
         #: Whether anybody found no room since this was last cleared: what is leased should be renewed at once.
         self.limited = False
         #: Called when a request finds no room: renews leases at once where that takes no call to anybody.
@@ -125,7 +130,10 @@ class Gate:
 
     def goes(self, ask: Ask, verdict: str, reason: str, lesser: Degrade | None, now: float) -> Answer:
         """Let a request go and reserve its tokens, whether there is room or not."""
-        numbers = {} if verdict == ALLOW else self._numbers(ask, now)
+        if verdict == ALLOW:
+            self._reserve(ask, now)
+            return self.counted(self._allowed[ask.tenant.name])
+        numbers = self._numbers(ask, now)
         self._reserve(ask, now)
         return self.counted(
             Answer(

@@ -57,12 +57,12 @@ class Told(NamedTuple):
 
 def read(message: pb.ProcessingRequest, source: Source) -> Told:
     """Who sends it, "" for nobody known, and what it says of its size and patience. Never raises."""
-    wanted = {source.header, source.deadline, "content-length"}
-    found = {
-        header.key: header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
-        for header in message.request_headers.headers.headers
-        if header.key in wanted
-    }
+    found = {}
+    for header in message.request_headers.headers.headers:
+        name = header.key
+        if name == "content-length" or name == source.header or name == source.deadline:
+            raw = header.raw_value
+            found[name] = raw.decode("utf-8", "replace") if raw else header.value
     identity = ""
     if source.kind == METADATA:
         identity = _in_metadata(message, source)
