@@ -187,8 +187,10 @@ class Gate:
         over = []
         for ticket in self.queue.expired(now):
             ask = Ask(ticket.key, ticket.tenant, ticket.tokens)
-            lack = self.budget.lacks(ticket.tenant, ticket.tokens)
-            reason = lack if lack and lack != POOL_FULL else WAITED  # its tenant's own limit, or the fleet's
+            own = (
+                ticket.lack and ticket.lack != POOL_FULL
+            )  # its tenant's own limit made it wait, or the fleet's
+            reason = ticket.lack if own else WAITED
             over.append((ticket, self._refusal(ask, reason, self._retry(ask, now), now)))
         return over
 
@@ -224,7 +226,7 @@ class Gate:
         limit = self.queue.settings.wait
         ticket = Ticket(
             key=ask.key, tenant=ask.tenant, tokens=tokens, klass=ask.tenant.class_of(ask.klass), arrived=now,
-            until=now + (limit if ask.deadline is None else min(ask.deadline, limit)), size=ask.size,
+            until=now + (limit if ask.deadline is None else min(ask.deadline, limit)), size=ask.size, lack=lack,
         )  # fmt: skip
         holds = self.holds and (ask.can_wait or self.dry)
         refusal = self.queue.refusal(ticket, now) if holds else ""

@@ -47,7 +47,11 @@ class QueueSettings:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Ticket:
-    """One that waits. `until`: when it is answered with a refusal, seconds; `size`: bytes Envoy holds for it."""
+    """One that waits.
+
+    `until`: when it is answered with a refusal, seconds; `size`: bytes Envoy holds for it; `lack`: why there was no
+    room for it when it came.
+    """
 
     key: int
     tenant: Tenant
@@ -56,6 +60,7 @@ class Ticket:
     arrived: float
     until: float
     size: int = 0
+    lack: str = ""
 
 
 #: Seconds that count as one moment: what is off by that, a thousandth, is not worth a power of e.
