@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from extproc.io.transports import Answer, Session, SessionFactory
-from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW, fewer_threads, merged_wakeups
+from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
 
@@ -65,9 +65,7 @@ class GrpcioTransport:
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError when the address can't be had."""
-        fewer_threads()
-        with merged_wakeups():
-            self._server = grpc.aio.server(options=self._options)
+        self._server = grpc.aio.server(options=self._options)
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(
