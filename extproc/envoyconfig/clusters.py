@@ -1,6 +1,5 @@
 """Envoy's clusters: one for each pool of replicas, one for the gateways."""
 
-from extproc.addresses import HostPort, parse_address
 from extproc.config import EnvoySettings, GatewaySettings, PoolSettings
 from extproc.envoyconfig import eds
 from extproc.envoyconfig.names import (
@@ -14,15 +13,13 @@ from extproc.envoyconfig.names import (
     seconds,
     typed,
 )
-from extproc.errors import ConfigError
-from extproc.workers import listeners
+from extproc.envoyconfig.reach import Place, places, security
 
 _FALLBACKS = {
     "least_request": "least_request.v3.LeastRequest",
     "round_robin": "round_robin.v3.RoundRobin",
     "random": "random.v3.Random",
 }
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
 
 
 def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
@@ -97,18 +94,18 @@ def gateways(settings: GatewaySettings) -> Tree:
     """The cluster of the gateways: asked for their health, left out at once when they fail or drain.
 
     Raises:
-        ConfigError: `envoy.gateways` is empty and `grpc.address` leaves the port to chance.
+        ConfigError: Envoy can't be told where they are, or how to speak TLS with them.
     """
-    addresses = _gateway_addresses(settings)
-    named = any(not address.is_ip for address in addresses)
+    found = places(settings)
     return {
         "name": GATEWAYS,
-        "type": "STRICT_DNS" if named else "STATIC",
+        "type": _discovery(found),
         "connect_timeout": "0.25s",
         "circuit_breakers": _circuit_breakers(settings.envoy),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _http2()
         },
+        **security(settings),
         # Envoy's default keeps asking gateways when all are unhealthy; without it fail-open is immediate.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "health_checks": [_health_check()],
@@ -122,14 +119,14 @@ def gateways(settings: GatewaySettings) -> Tree:
         },
         "load_assignment": {
             "cluster_name": GATEWAYS,
-            "endpoints": [{"lb_endpoints": [_gateway_endpoint(address) for address in addresses]}],
+            "endpoints": [{"lb_endpoints": [_endpoint(place) for place in found]}],
         },
     }
 
 
 def log_targets(settings: GatewaySettings) -> list[str]:
     """Clusters that the access log goes to: every gateway gets all of it, as each has breakers of its own."""
-    count = len(_gateway_addresses(settings))
+    count = len(places(settings))
     return [GATEWAYS] if count == 1 else [f"{GATEWAYS}_{number}" for number in range(count)]
 
 
@@ -139,21 +136,21 @@ def single_gateways(settings: GatewaySettings) -> list[Tree]:
     Raises:
         ConfigError: as `gateways`.
     """
-    addresses = _gateway_addresses(settings)
     return [
         {
             "name": name,
-            "type": "STATIC" if address.is_ip else "STRICT_DNS",
+            "type": _discovery([place]),
             "connect_timeout": "0.25s",
             "typed_extension_protocol_options": {
                 "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _http2()
             },
+            **security(settings),
             "load_assignment": {
                 "cluster_name": name,
-                "endpoints": [{"lb_endpoints": [_gateway_endpoint(address)]}],
+                "endpoints": [{"lb_endpoints": [_endpoint(place)]}],
             },
         }
-        for name, address in zip(log_targets(settings), addresses, strict=True)
+        for name, place in zip(log_targets(settings), places(settings), strict=True)
         if name != GATEWAYS
     ]
 
@@ -178,17 +175,9 @@ def _health_check() -> Tree:
     }
 
 
-def _gateway_addresses(settings: GatewaySettings) -> list[HostPort]:
-    if settings.envoy.gateways:
-        return [parse_address(address) for address in settings.envoy.gateways]
-    if parse_address(settings.grpc.address).port == 0:
-        raise ConfigError(
-            "grpc.address: has port 0, so Envoy can't be told where the gateway is; "
-            "write a port, or list gateways under envoy.gateways"
-        )
-    return [HostPort(_LOOPBACK.get(host, host), port) for host, port in listeners(settings)]
+def _discovery(found: list[Place]) -> str:
+    return "STRICT_DNS" if any(place.named for place in found) else "STATIC"
 
 
-def _gateway_endpoint(address: HostPort) -> Tree:
-    socket = {"address": address.host, "port_value": address.port}
-    return {"endpoint": {"address": {"socket_address": socket}}}
+def _endpoint(place: Place) -> Tree:
+    return {"endpoint": {"address": place.address}}

@@ -1,12 +1,35 @@
 """What `kvsteer envoy-config` is told about Envoy."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from extproc.addresses import parse_address
 from extproc.quantities import Address, Duration, Whole
 from extproc.settings.base import Settings, form
+
+
+class EnvoyTlsSettings(Settings):
+    """How Envoy speaks TLS with gateways whose `grpc.tls` is on. Paths are where Envoy runs."""
+
+    ca_file: str = Field(default="", description="PEM of who signed the gateways' certificates")
+    server_name: str = Field(
+        default="",
+        pattern=r"^(|[A-Za-z0-9.:-]{1,253})$",
+        json_schema_extra=form("a host name or an IP address, or nothing"),
+        description="what the gateways' certificates must be made out to, also asked for by SNI; empty takes any "
+        "that this CA signed",
+    )
+    cert_file: str = Field(
+        default="", description="PEM of Envoy's own certificate, for gateways with `grpc.tls.client_ca_file`"
+    )
+    key_file: str = Field(default="", description="PEM of its key")
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file go together; set both or neither")
+        return self
 
 
 class EnvoySettings(Settings):
@@ -56,6 +79,10 @@ class EnvoySettings(Settings):
         ge=1024,
         le=10_000_000,
         description="most connections, requests and gateway streams at once (circuit breakers)",
+    )
+
+    tls: EnvoyTlsSettings = Field(
+        default_factory=EnvoyTlsSettings, description="TLS from Envoy to the gateways"
     )
 
     @field_validator("listen", "admin")

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from extproc.quantities import Address, Duration, Number, Size, Whole
-from extproc.settings.base import Settings
+from extproc.settings.base import Settings, form
 
 
 class TlsSettings(Settings):
@@ -13,8 +13,7 @@ class TlsSettings(Settings):
 
     cert_file: str = Field(
         default="",
-        description="PEM of the certificate chain; empty speaks plain HTTP/2. Give Envoy's cluster of gateways a "
-        "TLS transport socket: `envoy-config` does not write it",
+        description="PEM of the certificate chain; empty speaks plain HTTP/2. What Envoy needs is under `envoy.tls`",
     )
     key_file: str = Field(default="", description="PEM of its key")
     client_ca_file: str = Field(
@@ -104,8 +103,9 @@ class GrpcSettings(Settings):
     )
     socket: str = Field(
         default="",
-        description="path of a unix socket to listen on instead of `address`, with `transport: fast` only; "
-        "`envoy-config` still names the address",
+        pattern=r"^(|/.{1,95})$",
+        json_schema_extra=form("an absolute path of at most 96 characters, or nothing"),
+        description="path of a unix socket to listen on instead of `address`, with `transport: fast` only",
     )
     drain: Duration = Field(
         default=30.0, ge=0, le=3600, description="longest wait for open streams when the gateway stops"
