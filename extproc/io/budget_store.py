@@ -119,6 +119,9 @@ return cjson.encode({total = total, basis = basis, changed = changed, holds = ho
 #: KEYS: the pool's hash. ARGV: the gateway that leaves.
 _LEAVE = "return redis.call('HDEL', KEYS[1], 'gateway:' .. ARGV[1])"
 
+#: Of a row; one of another version may have more.
+_FIELDS: Final = len(Row._fields)
+
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 
 
@@ -130,7 +133,7 @@ class _Said(msgspec.Struct):
     changed: int
     holds: dict[str, _Amount]
     rates: dict[str, _Amount]
-    rows: dict[str, dict[str, tuple[_Amount, _Amount, _Amount, _Amount, _Amount]]]
+    rows: dict[str, dict[str, Annotated[list[_Amount], msgspec.Meta(min_length=5)]]]
 
 
 class BudgetStore:
@@ -192,7 +195,7 @@ class BudgetStore:
             raise ResponseError(f"the leases at {self.key(pool)} make no sense; delete the key") from None
         self._fresh = False
         rows = {
-            gateway: {name: Row(*row) for name, row in of_tenants.items()}
+            gateway: {name: Row(*row[:_FIELDS]) for name, row in of_tenants.items()}
             for gateway, of_tenants in told.rows.items()
         }
         return Standing(told.total, told.basis, told.holds, told.rates, rows), bool(told.changed)

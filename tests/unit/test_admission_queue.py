@@ -14,6 +14,7 @@ from extproc.core.admission.queue import (
     QueueSettings,
     Ticket,
 )
+from extproc.core.admission.shares import Row
 from extproc.core.admission.tenants import Tenant
 
 A = Tenant(name="a", share=0.5)
@@ -184,6 +185,46 @@ def test_those_whose_time_is_over_leave() -> None:
 
 def test_what_waits_is_told_for_each_tenant() -> None:
     told = made(ticket(1, at=1.0), ticket(2, tokens=50), ticket(3, B, tokens=9, at=2.0)).waiting(4.0)
-    assert told["a"] == Waiting(150, 100, 3.0)
-    assert told["b"] == Waiting(9, 9, 2.0)
+    assert told["a"] == Waiting(150, 100, 3.0, (0, 0, 150, 0))
+    assert told["b"] == Waiting(9, 9, 2.0, (0, 0, 9, 0))
     assert "c" not in told
+
+
+# -- turns over all gateways -------------------------------------------------------------------------------
+
+
+def test_what_other_gateways_let_go_counts_in_the_turns_of_long_and_short_requests() -> None:
+    # Long ones of 100 tokens and more have half of the turns. 300 short ones went here, so a long one is next; but
+    # another gateway let 400 long ones go since, so it is the short one's turn.
+    queue = made(long=100, long_share=0.5)
+    queue.heard({"two": {"a": Row(long=50, longs=100)}})
+    queue.went(A, 50, 0.0)
+    for _ in range(5):
+        queue.went(A, 50, 0.0)
+    queue.put(ticket(1, tokens=100))
+    queue.put(ticket(2, tokens=50))
+    queue.heard({"two": {"a": Row(long=450, longs=100)}})
+    assert order(queue) == [2, 1]
+
+
+def test_long_requests_that_wait_elsewhere_keep_the_turns_that_are_owed_to_them() -> None:
+    # 300 short tokens went while long ones waited at the other gateway: the first that comes here goes before short
+    # ones until it has caught up. Where none waited anywhere, nothing is owed to it.
+    for longs, expected in ((100.0, [2, 3, 1]), (0.0, [1, 2, 3])):
+        queue = made(ticket(1, tokens=50), long=100, long_share=0.5)
+        queue.heard({"two": {"a": Row(longs=longs)}})
+        for _ in range(6):
+            queue.went(A, 50, 0.0)
+        queue.put(ticket(2, tokens=100))
+        queue.put(ticket(3, tokens=100))
+        assert order(queue) == expected
+
+
+def test_of_a_gateway_that_is_new_or_gone_nothing_counts_twice() -> None:
+    queue = made()
+    line = queue._lines["a"]
+    queue.heard({"two": {"a": Row(short=300)}})
+    queue.heard({"two": {"a": Row(short=375)}})
+    queue.heard({})
+    queue.heard({"two": {"a": Row(short=900)}})
+    assert line.turns == [75 / 0.75, 0]

@@ -34,11 +34,15 @@ TENANT_TOO_LARGE: Final = "tenant_too_large"
 
 
 class Waiting(NamedTuple):
-    """What waits of one tenant: tokens in all, tokens of the first, and seconds that one has waited."""
+    """What waits of one tenant: tokens in all, tokens of the first, and seconds that one has waited.
+
+    `turns`: tokens of short and long requests that went, and of such as wait, as in a row.
+    """
 
     tokens: float = 0.0
     need: float = 0.0
     since: float = 0.0
+    turns: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
 
 class Reserved(NamedTuple):
@@ -228,7 +232,7 @@ class Budget:
         account, queued = self.accounts[tenant.name], waiting.get(tenant.name, _NOBODY)
         want = account.used + queued.tokens + account.pace(now) * AHEAD
         want += account.missed(now)
-        return Row(account.used, want, queued.need, queued.since, account.hold)
+        return Row(account.used, want, queued.need, queued.since, account.hold, *queued.turns)
 
     def _rate(self, tenant: Tenant, waiting: Mapping[str, Waiting], now: float) -> float:
         """Tokens of the rate to ask for; below 0 to give back what an idle gateway has."""

@@ -201,13 +201,15 @@ class Gate:
         waiting = dict(self.queue.waiting(now))
         if new is not None:
             tokens = self.budget.bounded(new.tokens)
-            queued = waiting.get(new.tenant.name, Waiting(need=tokens))
-            waiting[new.tenant.name] = queued._replace(tokens=queued.tokens + tokens)
+            queued = waiting.get(new.tenant.name, Waiting())
+            need = queued.need or tokens
+            waiting[new.tenant.name] = queued._replace(tokens=queued.tokens + tokens, need=need)
         return self.budget.asks(waiting, now)
 
     def take(self, standing: Standing, now: float) -> None:
         """What was leased."""
         self.budget.take(standing, now)
+        self.queue.heard({name: rows for name, rows in standing.rows.items() if name != self.budget.me})
 
     def alone(self, now: float) -> None:
         """The trade failed."""

@@ -4,7 +4,8 @@ Order: priority class first, which improves by one for every `age` seconds waite
 that nobody starves; then the
 tenant that was served least for its part, by virtual token counters (VTC, Sheng et al., OSDI 2024): admitted tokens
 over the tenant's nominal part; a tenant that comes back is lifted to the least of those that wait, so that nobody
-saves up turns. Within a tenant long and short requests take turns the same way, by the share reserved for long ones.
+saves up turns. Within a tenant long and short requests take turns the same way, by the share reserved for long ones,
+of what all gateways let go (`heard`): a single one has long ones only now and then, and would keep little for them.
 When it is a long one's turn and there is no room for it, the tenant's room is left to gather: short ones don't pass.
 
 Bounded in requests, tokens, bytes, and seconds. A client that leaves frees its place at once.
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from extproc.core.admission.budget import Waiting
+from extproc.core.admission.shares import Row, Rows
 from extproc.core.admission.tenants import CLASSES, Tenant
 
 # Why a request can't wait.
@@ -93,12 +95,14 @@ class Speed:
 class _Line:
     """One tenant's tickets: by class, and short or long, in the order they came; with its counters."""
 
-    __slots__ = ("counter", "lanes", "part", "speed", "tokens", "turns", "waiting")
+    __slots__ = ("counter", "elsewhere", "lanes", "part", "speed", "tokens", "turns", "waiting", "went")
 
     def __init__(self, part: float, now: float) -> None:
         self.part = part
         self.counter = 0.0
-        self.turns = [0.0, 0.0]  # tokens admitted over their share: short, long
+        self.turns = [0.0, 0.0]  # tokens admitted by all gateways over their share: short, long
+        self.went = [0.0, 0.0]  # tokens admitted here
+        self.elsewhere = [False, False]  # whether such wait at another gateway
         self.tokens = 0.0
         self.waiting = [0.0, 0.0]  # tokens that wait: short, long
         self.lanes: list[list[dict[int, Ticket]]] = [[{}, {}] for _ in range(CLASSES)]
@@ -146,6 +150,7 @@ class Queue:
         parts = {tenant.name: tenant.share + free * tenant.weight / weights for tenant in tenants}
         self._lines = {name: _Line(max(part, 1e-6), now) for name, part in parts.items()}
         self._tickets: dict[int, Ticket] = {}
+        self._others: Rows = {}
         self.tokens = 0.0
         self.size = 0
         self.speed = Speed(now)
@@ -168,8 +173,7 @@ class Queue:
         if speed <= 0:
             return math.inf
         is_long = tokens >= self.settings.long
-        share = self.settings.long_share if is_long else 1.0 - self.settings.long_share
-        return (min(line.tokens, line.waiting[is_long] / share) + tokens) / speed
+        return (min(line.tokens, line.waiting[is_long] / self._share(is_long)) + tokens) / speed
 
     def refusal(self, ticket: Ticket, now: float) -> str:
         """Why a request can't wait; "" when it may."""
@@ -192,7 +196,7 @@ class Queue:
             others = [other.counter for other in self._lines.values() if other.tokens]
             line.counter = max(line.counter, min(others, default=line.counter))
         is_long = ticket.tokens >= self.settings.long
-        if not any(pair[is_long] for pair in line.lanes):
+        if not any(pair[is_long] for pair in line.lanes) and not line.elsewhere[is_long]:
             line.turns[is_long] = max(line.turns) if any(line.turns) else 0.0
         line.lanes[ticket.klass][is_long][ticket.key] = ticket
         line.tokens += ticket.tokens
@@ -221,10 +225,31 @@ class Queue:
         line = self._lines[tenant.name]
         line.counter += tokens / line.part
         is_long = tokens >= self.settings.long
-        share = self.settings.long_share if is_long else 1.0 - self.settings.long_share
-        line.turns[is_long] += tokens / max(share, 1e-6)
+        line.went[is_long] += tokens
+        line.turns[is_long] += tokens / self._share(is_long)
         line.speed.add(tokens, now)
         self.speed.add(tokens, now)
+
+    def heard(self, others: Rows) -> None:
+        """What the other gateways let go since the last call counts in the turns here too.
+
+        Args:
+            others: what each last said; of one that is new only what it lets go from now on counts.
+        """
+        for name, line in self._lines.items():
+            line.elsewhere = [False, False]
+            for gateway, rows in others.items():
+                row = rows.get(name, _NO_ROW)
+                line.elsewhere[0] |= row.shorts > 0
+                line.elsewhere[1] |= row.longs > 0
+                before = self._others.get(gateway, {}).get(name, row)
+                line.turns[0] += max(row.short - before.short, 0.0) / self._share(False)
+                line.turns[1] += max(row.long - before.long, 0.0) / self._share(True)
+        self._others = others
+
+    def _share(self, is_long: bool) -> float:
+        """The part of a tenant's turns that long or short requests have."""
+        return self.settings.long_share if is_long else 1.0 - self.settings.long_share
 
     def corrected(self, tenant: Tenant, tokens: float) -> None:
         """A request used so many tokens more than was expected (fewer below 0)."""
@@ -257,10 +282,16 @@ class Queue:
         return over
 
     def waiting(self, now: float) -> Mapping[str, Waiting]:
-        """What waits of each tenant."""
+        """What waits of each tenant that had or has something here."""
         found = {}
         for name, line in self._lines.items():
+            turns = (*line.went, *line.waiting)
             head = line.head(self.settings.age, line.best(), now) if line.tokens else None
             if head is not None:
-                found[name] = Waiting(line.tokens, head[1].tokens, now - head[1].arrived)
+                found[name] = Waiting(line.tokens, head[1].tokens, now - head[1].arrived, turns)
+            elif any(line.went):
+                found[name] = Waiting(turns=turns)
         return found
+
+
+_NO_ROW: Final = Row()

@@ -18,12 +18,16 @@ _LENT: Final = 0.5
 class Row(NamedTuple):
     """What one gateway says of one tenant. Tokens, but for `since`.
 
+    The last four are what the turns of short and long requests follow (queue.py), over all gateways.
+
     Attributes:
         used: in flight.
         want: in flight, waiting, and what is likely to come before the next trade.
         need: of the request that waits first; 0 when none waits.
         since: how many seconds it has waited.
         hold: leased.
+        short, long: of requests that went, since the gateway's start.
+        shorts, longs: of requests that wait.
     """
 
     used: float = 0.0
@@ -31,6 +35,10 @@ class Row(NamedTuple):
     need: float = 0.0
     since: float = 0.0
     hold: float = 0.0
+    short: float = 0.0
+    long: float = 0.0
+    shorts: float = 0.0
+    longs: float = 0.0
 
 
 #: Gateway -> tenant's name -> row.
