@@ -10,6 +10,7 @@ States and what moves them (a message not named is answered "go on" or ignored, 
     BODY       request_body (end of stream or trailers)    -> DECIDED   decided by the prompt, or refused
     BODY       the same, and the pool's room holds it      -> HELD      Envoy is told to wait
     HELD       its turn comes (`let_go`, no message)       -> DECIDED   decided by the prompt, or refused
+    HELD       the same, admission's, and the room holds it -> HELD     the one waits behind the other
     HELD       any message                                 -> HELD      none is due; "go on", or ignored
     DECIDED    a further request body                      -> DECIDED   ignored: never answered twice
     DECIDED    response_headers, _body, _trailers          -> DECIDED   answered at once; how it ended is noted
@@ -19,6 +20,7 @@ Full-duplex bodies come in pieces that must be echoed; their state belongs betwe
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -82,17 +84,16 @@ _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.traile
 _RESPONSE = frozenset({"response_headers", "response_body", "response_trailers"})
 
 
+@dataclass(slots=True)
 class _Owed:
     """What is known of a request that is held, and the other body it goes on with, if there is one."""
 
-    __slots__ = ("arrived", "body", "outcome", "pool", "prompt")
-
-    def __init__(self, prompt: Prompt | None, pool: Pool, arrived: float, outcome: str) -> None:
-        self.prompt = prompt
-        self.pool = pool
-        self.arrived = arrived
-        self.outcome = outcome
-        self.body: bytes | None = None
+    prompt: Prompt | None
+    pool: Pool
+    arrived: float
+    outcome: str
+    size: int
+    body: bytes | None = None
 
 
 def _nobody(_now: float) -> None:
@@ -110,7 +111,7 @@ class Exchange:
         decision: once there is one.
         ending: how it ended, once something was told of that.
         request_id: the id the replica and the records know it by.
-        due: called with the time when it is held and its turn came; whoever set it calls `let_go` and answers.
+        due: called with the time when its turn came; whoever set it calls `let_go`, and answers if it is not HELD on.
         waited: seconds that it was held.
     """
 
@@ -204,15 +205,17 @@ class Exchange:
         self._steering.holding.stir()
 
     def let_go(self, now: float) -> Reply:
-        """Decide, as its turn came: the answer that Envoy waits for."""
+        """Decide, as its turn came: what Envoy waits for. Nothing yet for one that is HELD on, in its pool's room."""
         owed, desk = self._owed, self._steering.desk
         assert owed is not None, "it is not held"
-        self._owed = None
         self.waited = now - owed.arrived
-        if desk is not None and self.admitted is not None:
+        if desk is not None and self.admitted is not None and self.admitted.waits:
             self.admitted = desk.final(self._key, self.admitted, self.waited)
-            if not self.admitted.goes:
-                return self._turn_away(self.admitted, owed.prompt, owed.pool, now)
+            if self.admitted.goes and self._has_to_wait(owed.prompt, owed.pool, owed.size, now):
+                return _SILENCE
+        self._owed = None
+        if self.admitted is not None and not self.admitted.goes:
+            return self._turn_away(self.admitted, owed.prompt, owed.pool, now)
         reply = self._decide_now(owed.prompt, owed.pool, now, owed.outcome)
         return self._with_body(reply, owed.body)
 
@@ -320,21 +323,22 @@ class Exchange:
                 plain=outcome == STEERED and not self._encoding,
             )  # fmt: skip
             if answer.waits:
-                return self._hold(prompt, pool, now, outcome, desk.patience)
+                return self._hold(_Owed(prompt, pool, now, outcome, size), desk.patience)
             if not answer.goes:
                 return self._turn_away(answer, prompt, pool, now)
             pool = pool if answer.pool == pool.name else steering.named(answer.pool)
-        if (
-            pool.room is not None
-            and prompt is not None
-            and steering.holding.keeps(self, self._key, pool, prompt, size, now)
-        ):
-            return self._hold(prompt, pool, now, outcome, steering.holding.patience(pool))
+        if self._has_to_wait(prompt, pool, size, now):
+            return self._hold(_Owed(prompt, pool, now, outcome, size), steering.holding.patience(pool))
         return self._decide_now(prompt, pool, now, outcome)
 
-    def _hold(self, prompt: Prompt | None, pool: Pool, now: float, outcome: str, patience: bytes) -> Reply:
-        self.state = HELD
-        self._owed = _Owed(prompt, pool, now, outcome)
+    def _has_to_wait(self, prompt: Prompt | None, pool: Pool, size: int, now: float) -> bool:
+        """Whether its pool's room keeps it until a replica is about to be free for it."""
+        if pool.room is None or prompt is None:
+            return False
+        return self._steering.holding.keeps(self, self._key, pool, prompt, size, now)
+
+    def _hold(self, owed: _Owed, patience: bytes) -> Reply:
+        self.state, self._owed = HELD, owed
         return Reply(patience)
 
     def _decide_now(self, prompt: Prompt | None, pool: Pool, now: float, outcome: str) -> Reply:
@@ -353,11 +357,9 @@ class Exchange:
         several = pool.name if len(steering.pools) > 1 else ""
         if watched:
             steering.watched[self._key] = self
-        owned, to = self._owned, decision.destination
+        owned, to, name = self._owned, decision.destination, self.request_id
         return Reply(
-            replies.steer(
-                to, hit, self.request_id, at_headers=at_headers, owned=owned, pool=several, mark=mark
-            )
+            replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         )
 
     def _turn_away(self, answer: Answer, prompt: Prompt | None, pool: Pool, now: float) -> Reply:
@@ -370,8 +372,7 @@ class Exchange:
 
     def _refuse(self, outcome: str, why: str = "") -> Reply:
         self.state = DECIDED
-        self.outcome = outcome
-        self.why = why
+        self.outcome, self.why = outcome, why
         return Reply(_REFUSALS[outcome])
 
     def _leave(self, outcome: str) -> Reply:

@@ -55,7 +55,17 @@ class Busy:
 
 
 class Room(Protocol):
-    """Where requests wait for a replica (core/waiting.py); it must know what changes and what becomes cached."""
+    """Where requests wait for a replica (core/waiting.py); it must know what changes and what becomes cached.
+
+    Attributes:
+        own: requests of this gateway that wait there; its length is how many of all gateways do.
+        own_tokens: and their prompt tokens.
+    """
+
+    own: int
+    own_tokens: int
+
+    def __len__(self) -> int: ...
 
     def placed(self, chains: Sequence[Chain]) -> None:
         """Prompts are on their way to a replica."""

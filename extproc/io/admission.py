@@ -120,7 +120,7 @@ class Admission:
             {side.pool.name: side.gate for side in self.sides},
             {model: pool for pool in steering.pools for model in pool.models},
             _source(self.settings),
-            wait_for(self.settings.queue.wait + settings.envoy.message_timeout),
+            wait_for(settings.longest_wait + settings.envoy.message_timeout),
         )
         self.desk.on_due = self._soon
         self._pumps = False

@@ -63,14 +63,17 @@ class ExchangeSession:
     def _due(self, now: float) -> None:
         """The exchange was held and need not be any more."""
         exchange, began = self._exchange, self._clock()
-        self.held, self._settled = False, True
         try:
             answer, close = exchange.let_go(now)
+            if exchange.state == HELD:  # admission let it go, and now it waits for a replica
+                self._spent += self._clock() - began
+                return
         except Exception as error:  # as in `receive`
             self._watcher.failed(exchange, error)
             answer, close = None, True
         else:
             self._watcher.settled(exchange, self._spent + self._clock() - began)
+        self.held, self._settled = False, True
         if self._push is not None:
             self._push(answer, close)
 

@@ -86,9 +86,9 @@ class GatewaySettings(Settings):
 
     @property
     def longest_wait(self) -> float:
-        """Seconds for which a request may wait in a gateway; 0 where none does."""
+        """Seconds for which a request may wait here, for admission and then for a replica; 0 where none does."""
         rooms = [pool.late_binding.longest_wait for pool in self.pools if pool.late_binding.enabled]
-        return max([*rooms, self.admission.queue.wait if self.admission.is_on else 0.0])
+        return max(rooms, default=0.0) + (self.admission.queue.wait if self.admission.is_on else 0.0)
 
     @model_validator(mode="after")
     def _degraded_requests_have_somewhere_to_go(self) -> Self:

@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
     tokens: float = 0.0
     need: float = 0.0
     since: float = 0.0
-    turns: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    turns: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
 
 
 class Reserved(NamedTuple):

@@ -5,10 +5,10 @@ engine's last sample says is held and the prompts that wait, whichever is more: 
 
 Borne: the knee (C8), tokens at which queueing starts, given or learned for each replica. It begins at what the KV
 cache may hold. While prompts queue there (more than `QUEUEING` seconds of work ahead, or requests that wait while
-all running slots are taken) the knee moves, a fifth of the way at each look, towards what is carried without the work
-that queues: in overload that is what the replica is busy with, however much waits. A replica that carries more than
-its knee and does not queue proves that it can; one that carries nearly as much and does not is tried with a little
-more.
+all running slots are taken; what waits in the gateways' rooms, a replica's part, is work ahead of it) the knee
+moves, a fifth of the way at each look, towards what is carried without the work that queues: in overload that is
+what the replica is busy with, however much waits. A replica that carries more than its knee and does not queue
+proves that it can; one that carries nearly as much and does not is tried with a little more.
 """
 
 from typing import Final, NamedTuple
@@ -72,10 +72,11 @@ class Meter:
         carried = borne = limit = 0.0
         queues = 0
         replicas = [replica for replica in self._pool.replicas if not replica.excluded(now)]
+        held = _held(self._pool) / max(len(replicas), 1)
         knees = {replica: self._knees.get(replica, _most(replica)) for replica in replicas}
         for replica in replicas:
             load = runtime(replica)
-            queued = _queued(replica, now)
+            queued = _queued(replica, held, now)
             knees[replica] = _learned(knees[replica], load, _most(replica), queued)
             carried += load
             borne += self._given or knees[replica]
@@ -93,12 +94,21 @@ def _most(replica: Replica) -> float:
     return replica.kv_tokens * replica.traits.kv_ceiling
 
 
-def _queued(replica: Replica, now: float) -> float | None:
-    """Prompt tokens that queue beyond what may be ahead; None where none do."""
+def _held(pool: Pool) -> float:
+    """Prompt tokens that wait in the rooms of all gateways: others' requests are taken to be as long as the own."""
+    room = pool.room
+    return room.own_tokens * len(room) / room.own if room is not None and room.own else 0.0
+
+
+def _queued(replica: Replica, held: float, now: float) -> float | None:
+    """Prompt tokens that queue there beyond what may be ahead; None where none do.
+
+    `held` wait elsewhere for it: they are ahead, but nothing it carries.
+    """
     allowed = QUEUEING * replica.prefill_speed
     ahead = replica.books.backlog(now, replica.prefill_speed) * replica.prefill_speed
-    if ahead > allowed:
-        return ahead - allowed
+    if ahead + held > allowed:
+        return max(ahead - allowed, 0.0)
     waiting = replica.sample.waiting if replica.sample is not None else None
     return 0.0 if waiting and replica.occupancy >= 1.0 else None
 
