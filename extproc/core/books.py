@@ -152,21 +152,28 @@ class Books:
     ) -> None:
         """Charge an exchange: `uncached` work to compute (core/cost.py), `tokens` in all; `sent` when not now.
 
-        Where its first token will be `told`, the clock alone does not call its prompt done.
+        Where its first token will be `told`, the clock alone does not call its prompt done. On a replica that had
+        nothing to do the prompt is computed since it was sent, not since that is known here.
         """
         self._settle(now, speed)
+        at = now if sent is None else min(sent, now)
         self.requests += 1
         self.tokens += tokens
         if uncached > 0:
             self._prefilling[key] = float(uncached)
             self._told += told
             self.pending += uncached
-            due = now + self.pending / speed
-            self._sent[key] = _Sent(now if sent is None else sent, uncached, due, told)
+            late = 0.0 if len(self._prefilling) > 1 else (now - min(max(at, self._done_at), now)) * speed
+            due = now + (self.pending - late) / speed
+            self._sent[key] = _Sent(at, uncached, due, told)
+            if late:
+                self._drain(late)
         self._foresee()
 
-    def prompt_done(self, key: int, now: float) -> tuple[float, float]:
+    def prompt_done(self, key: int, now: float, seen: float | None = None) -> tuple[float, float]:
         """The first output token of an exchange was seen: it and all sent before it are computed.
+
+        `seen` is when that was, for news that come late: what is behind it is computed since then.
 
         Returns:
             The work that was done since the first token before, and the seconds it took; zeros when unknown.
@@ -175,18 +182,28 @@ class Books:
             return 0.0, 0.0
         self._settle(now, self._speed)
         told = self._sent[key]
-        self.by_first_tokens.note(told.due - now, now - told.at)
+        at = now if seen is None else min(max(seen, told.at), now)
+        self.by_first_tokens.note(told.due - at, at - told.at)
         began, work = math.inf, 0.0
         for older in self._up_to(key):
             sent = self._prove(older)
-            self._note(sent, now)
+            self._note(sent, at)
             work += sent.work
             began = min(began, sent.at)
-        began, self._done_at = max(self._done_at, began), now
+        began, self._done_at = max(self._done_at, began), max(self._done_at, at)
         self._take(0.0)
+        if at < now and self._prefilling:
+            self._catch_up(now)
         self._foresee()
         blurred, self._blurred = self._blurred, False
-        return (0.0, 0.0) if blurred else (work, now - began)
+        return (0.0, 0.0) if blurred or self._done_at <= began else (work, self._done_at - began)
+
+    def _catch_up(self, now: float) -> None:
+        """The last first token is known late: take off what was computed of the prompts behind it since then."""
+        left = [self._sent[key] for key in self._prefilling]
+        since = max(self._done_at, min(sent.at for sent in left))
+        off = sum(sent.work for sent in left) - self.pending
+        self._drain(max((now - since) * self._speed - off, 0.0))
 
     def _prove(self, key: int) -> _Sent:
         """A prompt is computed, or given up, whatever the clock says."""

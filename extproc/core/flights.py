@@ -70,9 +70,9 @@ class Charges:
         self._touched[id(replica)] = replica
         self.count -= 1
 
-    def prompt_done(self, key: int, replica: Replica) -> None:
-        """Its first token was seen."""
-        work, seconds = replica.books.prompt_done(key, self.now)
+    def prompt_done(self, key: int, replica: Replica, seen: float) -> None:
+        """Its first token was seen at `seen`."""
+        work, seconds = replica.books.prompt_done(key, self.now, seen)
         if seconds > 0:
             replica.learn(work, seconds)
 
@@ -151,13 +151,13 @@ class Flights:
                 charges.put(local, replica, row.work, row.tokens, sent, row.told)
             known[key] = (seq, local, engines[row.engine], replica, row.work, row.tokens, sent)
 
-    def first_tokens(self, keys: list[int]) -> None:
-        """The first tokens of some were seen."""
+    def first_tokens(self, keys: list[int], seen: float) -> None:
+        """The first tokens of some were seen at `seen` (our clock)."""
         get, done = self._known.get, self._charges.prompt_done
         for key in keys:
             flight = get(key)
             if flight is not None and flight[3] is not None:
-                done(flight[1], flight[3])
+                done(flight[1], flight[3], seen)
 
     def ended(self, seq: int, keys: list[int]) -> None:
         """Batch `seq` says that some are over."""

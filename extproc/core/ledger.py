@@ -89,11 +89,11 @@ class Ledger:
         replica.recount()
         self._entries[key] = (replica, tokens)
 
-    def prompt_done(self, key: int, now: float) -> None:
-        """The first token of an exchange was seen. Unknown keys are ignored."""
+    def prompt_done(self, key: int, now: float, seen: float | None = None) -> None:
+        """The first token of an exchange was seen, at `seen` when not now. Unknown keys are ignored."""
         entry = self._entries.get(key)
         if entry is not None:
-            work, seconds = entry[0].books.prompt_done(key, now)
+            work, seconds = entry[0].books.prompt_done(key, now, seen)
             if seconds > 0:
                 entry[0].learn(work, seconds)
             if self.listener is not None:

@@ -65,8 +65,8 @@ class Shared(Holdings):
         self._me = me
         self._on_sample = on_sample
         self._on_failure = on_failure
-        #: Given the number of an exchange of this gateway whose first token another one saw.
-        self.on_first_token: Callable[[int], None] = lambda key: None
+        #: Given the number of an exchange of this gateway whose first token another one saw, and when.
+        self.on_first_token: Callable[[int, float], None] = lambda key, seen: None
         #: Whether a gateway is the one whose samples of a pool count, by their names.
         self.collects: Callable[[str, str], bool] = lambda pool, gateway: True
         self.leavings = Leavings(self.pools.values())
@@ -119,7 +119,7 @@ class Shared(Holdings):
             self._fly(peer, batch, homes, made)
             self._elsewhere.hear((batch.gateway, batch.boot), batch, made)
             for row in batch.relayed:
-                self._first_token((row.gateway, row.boot), row.key)
+                self._first_token((row.gateway, row.boot), row.key, made)
             self._charges.settle()
             self._doubt(batch, homes, made)
             self._leave(batch, homes, made)
@@ -131,15 +131,15 @@ class Shared(Holdings):
     def first_token(self, gateway: tuple[str, int], key: int, now: float) -> None:
         """The first token of another gateway's exchange was seen here. Unknown ones are ignored."""
         self._now = self._charges.now = now
-        self._first_token(gateway, key)
+        self._first_token(gateway, key, now)
         self._charges.settle()
         self.on_news()
 
-    def _first_token(self, gateway: tuple[str, int], key: int) -> None:
+    def _first_token(self, gateway: tuple[str, int], key: int, seen: float) -> None:
         if gateway == self._me:
-            self.on_first_token(key)
+            self.on_first_token(key, seen)
         elif gateway in self.peers:
-            self.peers[gateway].flights.first_tokens([key])
+            self.peers[gateway].flights.first_tokens([key], seen)
 
     def expire(self, now: float) -> list[str]:
         """Drop gateways that fell silent, with all they had; returns their names. Call it a few times a second."""
@@ -186,7 +186,7 @@ class Shared(Holdings):
         if batch.table is not None:
             flights.table(batch.table, batch.engines, made)
         flights.placed(seq, batch.placed, batch.engines, [replica for _, replica in homes], made)
-        flights.first_tokens(batch.firsts)
+        flights.first_tokens(batch.firsts, made)
         flights.ended(seq, batch.ended)
 
     def _busy(self, batch: Batch, homes: list[Home]) -> None:

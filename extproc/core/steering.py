@@ -128,13 +128,16 @@ class Steering:
             if replica.breaker.state != before and replica.breaker.state != HALF_OPEN:
                 self.on_breaker(pool, replica, replica.breaker.rest(now))
 
-    def first_token(self, key: int, now: float) -> None:
-        """The first piece of an exchange's answer was seen: its prompt is computed. Unknown keys are ignored."""
+    def first_token(self, key: int, now: float, seen: float | None = None) -> None:
+        """The first piece of an exchange's answer was seen, at `seen` when not now: its prompt is computed.
+
+        Unknown keys are ignored.
+        """
         watched = self.watched.pop(key, None)
         if watched is None:
             return
         watched.first_token(now)
-        self.ledger.prompt_done(key, now)
+        self.ledger.prompt_done(key, now, seen)
         self.holding.stir()
         for pool in self.pools:
             if pool.feedback is not None:

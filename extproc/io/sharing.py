@@ -74,7 +74,7 @@ class Sharing:
         self.shared.collects = lambda pool, gateway: self._collects[pool].holder == gateway[:64]
         self.shared.epoch = clocks.wall
         self.shared.on_news = steering.holding.stir
-        self.shared.on_first_token = lambda key: steering.first_token(key, clock())
+        self.shared.on_first_token = lambda key, seen: steering.first_token(key, clock(), seen)
         self.identity = gateway_id, boot
         self.counts = JournalCounts(gateway_id, boot)
         self.outbox = Outbox(gateway_id, boot, steering.pools, steering.ledger, lambda: self._writer.wake())

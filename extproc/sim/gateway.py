@@ -136,7 +136,7 @@ class Gateway:
             self._hear_placed(news, now)
         elif isinstance(news, FirstToken):
             if self.settings.signalled:
-                self.ledger.prompt_done(news.key, now)
+                self.ledger.prompt_done(news.key, now, news.at)
                 self._changed = True
         elif isinstance(news, Ended):
             self._release(news.key, now)

@@ -20,6 +20,7 @@ class FirstToken(NamedTuple):
     """The first token of a request came, so its prompt is computed."""
 
     key: int
+    at: float
 
 
 class Ended(NamedTuple):

@@ -240,7 +240,7 @@ class Simulation:
             job.first = self.now
             gateway = self.gateways[job.gateway]
             gateway.first_token(job.key, self.now)
-            self._tell(gateway, FirstToken(job.key))
+            self._tell(gateway, FirstToken(job.key, self.now))
             self._pump(gateway)
         for job in ended:
             self.gateways[job.gateway].answered(job)

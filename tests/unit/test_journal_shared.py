@@ -560,10 +560,20 @@ def test_a_first_token_that_a_third_gateway_saw_ends_the_prompts_work_here() -> 
 
 def test_ones_own_first_token_comes_back_by_whoever_saw_it() -> None:
     seen, mine = view(), []
-    seen.on_first_token = mine.append
+    seen.on_first_token = lambda key, at: mine.append((key, at))
     relayed = [Relayed("me", 1, 5), Relayed("me", 2, 6), Relayed("nobody", 1, 7)]
-    seen.hear(Batch("other", 7, 0, relayed=relayed), (1, 0), 0.0)
-    assert mine == [5]
+    seen.hear(Batch("other", 7, 0, relayed=relayed), (1, 0), 2.0, 0.25)
+    assert mine == [(5, 1.75)], "seen when the batch was made"
+
+
+def test_what_is_behind_anothers_prompt_is_computed_since_the_batch_that_told_its_first_token() -> None:
+    chat = pool()
+    seen, books = view(chat), chat.replicas[0].books
+    assert chat.replicas[0].prefill_speed == 8000.0
+    rows = [Placed(key, 0, 1000.0, 1000, 0.0, [], told=True) for key in (5, 6)]
+    seen.hear(say(0, placed=rows), (1, 0), 10.0)
+    seen.hear(say(1, firsts=[5]), (2, 0), 10.3, 0.1)  # made at 10.2, so 0.1 s or 800 of the second are done
+    assert books.backlog(10.3, 8000.0) == pytest.approx(200 / 8000)
 
 
 def test_what_was_seen_for_others_is_told_once() -> None:

@@ -84,6 +84,50 @@ def test_a_first_token_does_not_settle_what_was_sent_later_though_it_was_heard_o
     assert books.backlog(0.5, 1000.0) == pytest.approx(1.0 - 0.48)
 
 
+def test_what_is_behind_a_prompt_is_computed_since_its_first_token_was_seen_not_since_that_is_known() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 0.0, 1000.0, told=True)
+    books.send(2, 1000, 1000, 0.0, 1000.0, told=True)
+    assert books.prompt_done(1, 1.3, seen=1.0) == (1000, pytest.approx(1.0)), (
+        "1.3 s would be learned as slower"
+    )
+    assert books.backlog(1.3, 1000.0) == pytest.approx(0.7)
+    assert books.prompt_done(2, 2.6, seen=2.1) == (1000, pytest.approx(1.1))
+
+
+def test_news_of_a_first_token_takes_nothing_off_what_was_sent_after_it_but_what_it_had_since_then() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 0.0, 1000.0, told=True)
+    books.send(2, 1000, 1000, 1.2, 1000.0, told=True)
+    books.prompt_done(1, 1.3, seen=1.0)
+    assert books.backlog(1.3, 1000.0) == pytest.approx(0.9)
+
+
+def test_the_clock_is_not_told_twice_of_what_it_has_taken_off_by_itself() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 0.0, 1000.0)  # nobody will tell of its first token, yet somebody does
+    books.send(2, 1000, 1000, 0.0, 1000.0)
+    books.prompt_done(1, 1.3, seen=1.0)  # 0.3 s into the second, as the clock had it
+    assert books.backlog(1.3, 1000.0) == pytest.approx(0.7)
+
+
+def test_a_prompt_heard_of_late_is_computed_since_it_was_sent_where_nothing_was_before_it() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 0.3, 1000.0, sent=0.0, told=True)
+    assert books.backlog(0.3, 1000.0) == pytest.approx(0.7)
+    books.send(2, 1000, 1000, 0.5, 1000.0, sent=0.2, told=True)
+    assert books.backlog(0.5, 1000.0) == pytest.approx(1.5), "0.5 s left of the first, and it waits for that"
+    assert books.prompt_done(1, 1.2, seen=1.0) == (1000, pytest.approx(1.0))
+
+
+def test_a_first_token_seen_before_its_prompt_was_sent_or_later_than_now_is_held_within_both() -> None:
+    books = Books()
+    books.send(1, 1000, 1000, 1.0, 1000.0)
+    assert books.prompt_done(1, 1.5, seen=0.5) == (0.0, 0.0), "no time at all: nothing to learn a speed from"
+    books.send(2, 1000, 1000, 2.0, 1000.0)
+    assert books.prompt_done(2, 3.0, seen=9.0) == (1000, pytest.approx(1.0))
+
+
 def test_a_look_says_the_same_as_the_books_and_changes_nothing() -> None:
     target = replica()
     books = target.books
