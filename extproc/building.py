@@ -33,6 +33,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         expanded_body=limits.expanded_body,
         response_body=feedback.body_limit,
         include_usage=feedback.include_usage,
+        test_selection=settings.requests.test_selection,
         limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
     )
     steering = Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing

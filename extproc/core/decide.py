@@ -15,6 +15,7 @@ from extproc.core.policies.least_tokens import LeastTokens
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 from extproc.core.shadow import Opinion
+from extproc.core.subset import Subset
 
 #: What a failing policy is replaced with for that request.
 _SAFE_POLICY = LeastTokens()
@@ -100,27 +101,41 @@ def decide(
     now: float,
     picks: int = 3,
     told: bool = False,
+    only: Sequence[Subset] = (),
 ) -> Decision:
     """Choose a replica for a request and charge it. `prompt` is None when the request has none that can be read.
 
     `told`: its first token will be (`Ledger.prompt_done`), so that the clock alone does not call its prompt done.
+    `only`: addresses that it may choose of, in each of these; empty for all.
     Does no I/O; changes the pool's index and books and the ledger, unless there was no candidate.
     """
-    decision = weigh(pool, prompt, rng, key=key, now=now, picks=picks)
+    decision = weigh(pool, prompt, rng, key=key, now=now, picks=picks, only=only)
     decision.told = told
     if decision.replica is not None:
         bind(decision, decision.replica, ledger)
     return decision
 
 
-def weigh(pool: Pool, prompt: Prompt | None, rng: Rng, *, key: int, now: float, picks: int = 3) -> Decision:
+def weigh(
+    pool: Pool,
+    prompt: Prompt | None,
+    rng: Rng,
+    *,
+    key: int,
+    now: float,
+    picks: int = 3,
+    only: Sequence[Subset] = (),
+) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
     decision = Decision(key, pool, prompt, now)
     decision.ratio = ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
     decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
     held = _held(pool, decision, ratio, tokens)
     candidates: Sequence[Replica]
-    if pool.outlook.all_open(pool.replicas, now):
+    if only:
+        among = [replica for replica in pool.replicas if all(replica.address in each for each in only)]
+        candidates, decision.excluded, decision.trouble = usable(among, rng, now)
+    elif pool.outlook.all_open(pool.replicas, now):
         candidates = pool.replicas if pool.ring is None else pool.ring.reach(held, rng)
     else:
         candidates, decision.excluded, decision.trouble = _candidates(pool, held, rng, now)
@@ -158,6 +173,17 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
         pool.place(replica, decision.prompt.chains, now)
     if ledger.listener is not None:
         ledger.listener.placed(decision, replica)
+
+
+def moved(decision: Decision, replica: Replica, ledger: Ledger, now: float) -> None:
+    """Another replica answers than the one that was charged: the charge goes to that one's books, if there is one.
+
+    What it has cached is known if it was looked at; else its whole prompt is work there.
+    """
+    if not ledger.is_on(decision.key, replica):
+        cached = dict(zip(map(id, decision.candidates), decision.columns, strict=False)).get(id(replica), 0.0)
+        work = prefill_work(cached, decision.tokens, decision.pool.traits.prefill_doubling)
+        ledger.move(decision.key, replica, work, now, told=decision.told)
 
 
 def _candidates(pool: Pool, held: dict[int, float], rng: Rng, now: float) -> Found:

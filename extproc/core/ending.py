@@ -8,6 +8,7 @@ it but its status and its token counts.
 from typing import Final
 
 from extproc.addresses import HostPort, parse_address
+from extproc.core.headers import LB_NAMESPACE, SERVED
 from extproc.core.outcome import Ended
 from extproc.core.usage import token_usage
 from extproc.core.usage.record import Usage
@@ -105,6 +106,7 @@ class Ending:
             self.found(entry.usage, entry.verdict)
 
     def _attributes(self, message: pb.ProcessingRequest) -> None:
+        self._selected(message.metadata_context)
         if _FILTER not in message.attributes:
             return
         fields = message.attributes[_FILTER].fields
@@ -115,6 +117,13 @@ class Ending:
         if "upstream.request_attempt_count" in fields:
             attempts = fields["upstream.request_attempt_count"].number_value
             self.attempts = int(attempts) if 0 <= attempts < 1000 else None
+
+    def _selected(self, context: pb.Metadata) -> None:
+        """The endpoint that Envoy's balancing chose last, where it forwards that (endpoint picker protocol 004)."""
+        if LB_NAMESPACE in context.filter_metadata:
+            fields = context.filter_metadata[LB_NAMESPACE].fields
+            if SERVED in fields:
+                self.served = _canonical(fields[SERVED].string_value)
 
 
 def _by(entry: Ended) -> str:

@@ -3,36 +3,42 @@
 States and what moves them (a message not named is answered "go on" or ignored, and changes nothing):
 
     START      request_headers, end of stream              -> DECIDED   decided by load alone
-    START      request_headers, body BUFFERED              -> BODY      answered at once; Envoy holds the body
+    START      request_headers, body NONE or STREAMED      -> DECIDED   decided by load alone
+    START      request_headers, body BUFFERED or _PARTIAL  -> BODY      answered at once; Envoy holds the body
+    START      request_headers, body FULL_DUPLEX_STREAMED  -> BODY      nothing is answered; the body comes here
     START      request_headers, any other body mode        -> OVER      not steered: the stream closes with OK
     START      anything of an observer                     -> OVER      a first token was seen: closes with OK
     START      anything else                               -> OVER      not for us: the stream closes with OK
-    BODY       request_body (end of stream or trailers)    -> DECIDED   decided by the prompt, or refused
+    BODY       a piece of the body, full duplex            -> BODY      kept
+    BODY       the body's end, by itself or by trailers    -> DECIDED   decided by the prompt, or refused
     BODY       the same, and the pool's room holds it      -> HELD      Envoy is told to wait
     HELD       its turn comes (`let_go`, no message)       -> DECIDED   decided by the prompt, or refused
     HELD       the same, admission's, and the room holds it -> HELD     the one waits behind the other
     HELD       any message                                 -> HELD      none is due; "go on", or ignored
-    DECIDED    a further request body                      -> DECIDED   ignored: never answered twice
+    DECIDED    a further request body                      -> DECIDED   ignored, or "go on" if STREAMED
     DECIDED    response_headers, _body, _trailers          -> DECIDED   answered at once; how it ended is noted
     any        the stream ends                             -> OVER      the charge is released
 
-Full-duplex bodies come in pieces that must be echoed; their state belongs between BODY and DECIDED.
+In full duplex the answer to the headers comes with the decision, and the body after it (core/duplex.py).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from extproc.core import dialects, encoding, headers, observer, replies
+from extproc.core import dialects, encoding, observer, refusals, replies
 from extproc.core.admission import wire
 from extproc.core.admission.answers import Answer
 from extproc.core.admission.identity import Told
 from extproc.core.decide import Decision
+from extproc.core.duplex import Duplex
 from extproc.core.ending import Ending
+from extproc.core.opening import BODIED, DUPLEX, PARTIAL, UNSEEN, Opening
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt, opaque
+from extproc.core.reply import CLOSE, GO_ON, GO_ON_BODY, NEUTRAL, SILENCE, Reply
 from extproc.core.response import Response
 from extproc.core.steering import Steering
 from extproc.errors import TooLarge, Unreadable
@@ -40,8 +46,6 @@ from extproc.pb import ext_proc_pb2 as pb
 
 #: In the order in which an exchange goes through them.
 START, BODY, HELD, DECIDED, OVER = range(5)
-
-_BUFFERED = pb.ProcessingMode.BUFFERED
 
 # How an exchange was dealt with: a closed set that labels metrics.
 STEERED: Final = "steered"
@@ -57,31 +61,11 @@ NOT_EXT_PROC: Final = "not_ext_proc"
 OBSERVED: Final = "observed"
 ENDED_EARLY: Final = "ended_early"
 
-
-class Reply(NamedTuple):
-    """What to do after a message: send `data`, one message or several, then end the stream with OK if `close`."""
-
-    data: bytes | tuple[bytes, ...] | None
-    close: bool = False
-
-
-#: Headers that routing reads; a set, since a request has many and most are none of these.
-_READ = frozenset({":path", "content-encoding", "x-request-id"})
-
-_SILENCE = Reply(None)
-_CLOSE = Reply(None, close=True)
-_GO_ON = Reply(replies.continue_headers(()))
-_NEUTRAL = {
-    "response_headers": Reply(replies.CONTINUE_RESPONSE_HEADERS),
-    "response_body": Reply(replies.CONTINUE_RESPONSE_BODY),
-    "request_trailers": Reply(replies.CONTINUE_REQUEST_TRAILERS),
-    "response_trailers": Reply(replies.CONTINUE_RESPONSE_TRAILERS),
-}
-
-
 #: Messages that tell how the exchange ends.
 _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.trailers}
 _RESPONSE = frozenset({"response_headers", "response_body", "response_trailers"})
+_BODY = frozenset({"request_body", "request_trailers"})
+_UNOPENED = Opening(pb.ProcessingRequest(), "")
 
 
 @dataclass(slots=True)
@@ -110,17 +94,15 @@ class Exchange:
         admitted: what admission said; None where it was not asked.
         decision: once there is one.
         ending: how it ended, once something was told of that.
-        request_id: the id the replica and the records know it by.
         due: called with the time when its turn came; whoever set it calls `let_go`, and answers if it is not HELD on.
+        opening: what its first message told.
         waited: seconds that it was held.
     """
 
     __slots__ = (
-        "_encoding",
+        "_duplex",
         "_key",
         "_owed",
-        "_owned",
-        "_path",
         "_response",
         "_steering",
         "_told",
@@ -128,8 +110,8 @@ class Exchange:
         "decision",
         "due",
         "ending",
+        "opening",
         "outcome",
-        "request_id",
         "state",
         "waited",
         "why",
@@ -138,9 +120,8 @@ class Exchange:
     def __init__(self, steering: Steering) -> None:
         self._steering = steering
         self._key = steering.new_key()
-        self._owned: tuple[str, ...] = ()
-        self._path = ""
-        self._encoding = ""
+        self.opening: Opening = _UNOPENED
+        self._duplex: Duplex | None = None
         self._response: Response | None = None
         self._owed: _Owed | None = None
         self.due: Callable[[float], None] = _nobody
@@ -152,7 +133,11 @@ class Exchange:
         self.why = ""
         self.decision: Decision | None = None
         self.ending: Ending | None = None
-        self.request_id = ""
+
+    @property
+    def request_id(self) -> str:
+        """The id that the replica and the records know it by."""
+        return self.opening.request_id
 
     @property
     def over(self) -> bool:
@@ -176,16 +161,27 @@ class Exchange:
         kind = message.WhichOneof("request")
         if kind == "request_headers" and self.state == START:
             return self._on_headers(message, now)
-        if kind == "request_body" and self.state == BODY:
-            return self._on_body(message.request_body.body, now)
+        if self.state == BODY and kind in _BODY:
+            return self._on_piece(message, kind, now)
         if self.state == START:
             return self._leave(NOT_EXT_PROC)
         if kind in _TELLS:
             self.ending = self.ending or Ending()
             _TELLS[kind](self.ending, message)
+            self._steering.served(self.decision, self.ending.served, now)
         if self._response is not None and kind in _RESPONSE:
             return self._on_response(message, kind, now)
-        return _NEUTRAL.get(kind, _SILENCE)
+        if kind == "response_headers":
+            return Reply(self._headers_answer())
+        if kind == "request_body" and self.opening.mode == pb.ProcessingMode.STREAMED:
+            return GO_ON_BODY
+        return NEUTRAL.get(kind, SILENCE)
+
+    def rescue(self) -> tuple[bytes, ...]:
+        """What Envoy must have before the stream may close: the body, if nobody else holds it. Unsteered."""
+        if self._duplex is not None and self._duplex.keeps and self.outcome in _GOES:
+            return self._duplex.answer(replies.continue_headers(self.opening.owned))
+        return ()
 
     def end(self, now: float) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
@@ -212,12 +208,12 @@ class Exchange:
         if desk is not None and self.admitted is not None and self.admitted.waits:
             self.admitted = desk.final(self._key, self.admitted, self.waited)
             if self.admitted.goes and self._has_to_wait(owed.prompt, owed.pool, owed.size, now):
-                return _SILENCE
+                return SILENCE
         self._owed = None
         if self.admitted is not None and not self.admitted.goes:
             return self._turn_away(self.admitted, owed.prompt, owed.pool, now)
         reply = self._decide_now(owed.prompt, owed.pool, now, owed.outcome)
-        return self._with_body(reply, owed.body)
+        return self._sent_on(reply, owed.body)
 
     def first_token(self, now: float) -> None:
         """The first piece of the answer was seen."""
@@ -225,23 +221,27 @@ class Exchange:
         self.ending.first_token = now
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
-        told = message.request_headers
-        self._read_headers(told.headers)
+        rules = self._steering.rules
+        opening = self.opening = Opening(message, f"kvsteer-{self._key}", selects=rules.test_selection)
         mode = message.protocol_config.response_body_mode
         if mode:  # NONE is 0
-            self._response = Response(mode, self._steering.rules.response_body, self._steering.reading)
+            self._response = Response(mode, rules.response_body, self._steering.reading)
         desk = self._steering.desk
         if desk is not None:
             self._told = desk.read(message)
             if (refusal := desk.at_headers(self._told, self._steering.pools[0])) is not None:
                 return self._turn_away(refusal, None, self._steering.pools[0], now)
-        if told.end_of_stream:
+        if message.request_headers.end_of_stream:
             return self._decide(None, now, NO_BODY)
-        # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
-        if message.HasField("protocol_config") and message.protocol_config.request_body_mode != _BUFFERED:
+        if opening.mode in UNSEEN:
+            return self._decide(None, now, OTHER_MODE)
+        if opening.mode not in BODIED:
             return self._leave(OTHER_MODE)
         self.state = BODY
-        return Reply(replies.continue_headers(self._owned)) if self._owned else _GO_ON
+        if opening.mode == DUPLEX:
+            self._duplex = Duplex()
+            return SILENCE
+        return Reply(replies.continue_headers(opening.owned)) if opening.owned else GO_ON
 
     def _on_response(self, message: pb.ProcessingRequest, kind: str, now: float) -> Reply:
         """A message of a response whose body comes."""
@@ -250,63 +250,66 @@ class Exchange:
         self.ending = self.ending or Ending()
         if kind == "response_headers":
             response.headers(message.response_headers, self.ending)
-        elif kind == "response_trailers":
+            return Reply(self._headers_answer())
+        if kind == "response_trailers":
             response.trailers(self.ending)
-        else:
-            self._steering.reading.tick(now)
-            answer = response.body(message.response_body, self.ending)
-            if self._key in self._steering.watched and response.first_token:
-                self._steering.first_token(self._key, now)
-            return Reply(answer)
-        return _NEUTRAL[kind]
+            return NEUTRAL[kind]
+        self._steering.reading.tick(now)
+        answer = response.body(message.response_body, self.ending)
+        if self._key in self._steering.watched and response.first_token:
+            self._steering.first_token(self._key, now)
+        return Reply(answer)
 
-    def _read_headers(self, header_map: pb.HeaderMap) -> None:
-        for header in header_map.headers:
-            name = header.key
-            if name in _READ:
-                value = header.raw_value
-                text = value.decode("utf-8", "replace") if value else header.value
-                if name == ":path":
-                    self._path = text
-                elif name == "content-encoding":
-                    self._encoding = text
-                else:
-                    self.request_id = headers.plain_id(text) or ""
-            elif name.startswith("x-") and headers.is_owned(name):
-                self._owned += (name,)
-        if not self.request_id:
-            self.request_id = f"kvsteer-{self._key}"
+    def _headers_answer(self) -> bytes:
+        served = self.ending.served if self.ending is not None and self._steering.rules.test_selection else ""
+        return replies.tell_served(served) if served else replies.CONTINUE_RESPONSE_HEADERS
 
-    def _on_body(self, body: bytes, now: float) -> Reply:
-        rules = self._steering.rules
+    def _on_piece(self, message: pb.ProcessingRequest, kind: str, now: float) -> Reply:
+        """A message of the request's body, or trailers that end it."""
+        duplex, body = self._duplex, message.request_body
+        if duplex is None:
+            cut = self.opening.mode == PARTIAL and not body.end_of_stream
+            return self._on_body(body.body, now, cut=cut) if kind == "request_body" else NEUTRAL[kind]
+        duplex.feed(message)
+        if duplex.size > self._steering.rules.body:
+            duplex.drop()
+            return self._refuse(TOO_LARGE, "body")
+        return self._on_body(duplex.body, now) if duplex.complete else SILENCE
+
+    def _on_body(self, body: bytes, now: float, *, cut: bool = False) -> Reply:
+        """The body is here; `cut`: a part of it may go by the gateway."""
+        rules, opening = self._steering.rules, self.opening
         size = len(body)
         if size > rules.body:
             return self._refuse(TOO_LARGE, "body")
         try:
-            if self._encoding:
-                body = encoding.decode(body, self._encoding, rules.expanded_body)
-            prompt = dialects.read(self._path, body, rules.limits)
+            if opening.coding:
+                body = encoding.decode(body, opening.coding, rules.expanded_body)
+            prompt = dialects.read(opening.path, body, rules.limits)
         except TooLarge as error:
             return self._refuse(TOO_LARGE, error.reason)
         except Unreadable as error:
             self.why = error.reason
-            if rules.unreadable_passes or error.reason == "no_dialect":
-                return self._decide(opaque(body, error), now, UNREADABLE)
+            if cut or rules.unreadable_passes or error.reason == "no_dialect":
+                return self._sent_on(self._decide(opaque(body, error), now, UNREADABLE), None)
             return self._refuse(BAD_REQUEST, error.reason)
         reply = self._decide(prompt, now, STEERED, size)
         lesser = self.admitted.lesser if self.admitted is not None else None
-        changed = None if self._encoding else wire.changed(prompt, body, lesser, usage=rules.include_usage)
+        same = bool(opening.coding) or cut
+        changed = None if same else wire.changed(prompt, body, lesser, usage=rules.include_usage)
         if self._owed is not None:
             self._owed.body = changed
             return reply
-        return self._with_body(reply, changed)
+        return self._sent_on(reply, changed)
 
-    def _with_body(self, reply: Reply, body: bytes | None) -> Reply:
-        """The same answer, and the request goes on with another body, if there is one."""
-        if body is None or self.outcome != STEERED:
+    def _sent_on(self, reply: Reply, body: bytes | None) -> Reply:
+        """The same answer to a request that goes, with its body where that is held here, or with another one."""
+        if self.state == HELD or self.outcome not in _GOES or (body is None and self._duplex is None):
             return reply
         assert isinstance(reply.data, bytes)
-        return Reply(reply.data + replies.replaced(body))
+        if self._duplex is not None:
+            return Reply(self._duplex.answer(reply.data, body))
+        return Reply(reply.data + replies.replaced(body or b""))
 
     def _decide(self, prompt: Prompt | None, now: float, outcome: str, size: int = 0) -> Reply:
         """Decide now, or hold it where its pool has a room for it; `size` bytes of body wait then."""
@@ -320,7 +323,7 @@ class Exchange:
         if desk is not None:
             answer = self.admitted = desk.ask(
                 self._key, prompt, pool, self._told, now, size=size, waiter=self if self.state == BODY else None,
-                plain=outcome == STEERED and not self._encoding,
+                plain=outcome == STEERED and not self.opening.coding,
             )  # fmt: skip
             if answer.waits:
                 return self._hold(_Owed(prompt, pool, now, outcome, size), desk.patience)
@@ -332,22 +335,23 @@ class Exchange:
         return self._decide_now(prompt, pool, now, outcome)
 
     def _has_to_wait(self, prompt: Prompt | None, pool: Pool, size: int, now: float) -> bool:
-        """Whether its pool's room keeps it until a replica is about to be free for it."""
-        if pool.room is None or prompt is None:
+        """Whether its pool's room, which reckons with every replica, keeps it until one is nearly free for it."""
+        if pool.room is None or prompt is None or self.opening.only:
             return False
         return self._steering.holding.keeps(self, self._key, pool, prompt, size, now)
 
     def _hold(self, owed: _Owed, patience: bytes) -> Reply:
         self.state, self._owed = HELD, owed
-        return Reply(patience)
+        return Reply(patience) if self._duplex is None else SILENCE  # in full duplex Envoy has no clock
 
     def _decide_now(self, prompt: Prompt | None, pool: Pool, now: float, outcome: str) -> Reply:
         steering = self._steering
-        at_headers = self.state == START
+        at_headers = self.state == START or self._duplex is not None
         streams = prompt is not None and prompt.stream
         mark = observer.mark(steering, self._key) if streams else ""
         watched = bool(mark) or (streams and self._response is not None)  # its first token will be told
-        self.decision = decision = steering.decide(prompt, pool, self._key, now, told=watched)
+        only = self.opening.only
+        self.decision = decision = steering.decide(prompt, pool, self._key, now, told=watched, only=only)
         if decision.replica is None:
             return self._refuse(NO_CANDIDATE)
         decision.replica.sent(self.request_id, now)
@@ -357,7 +361,7 @@ class Exchange:
         several = pool.name if len(steering.pools) > 1 else ""
         if watched:
             steering.watched[self._key] = self
-        owned, to, name = self._owned, decision.destination, self.request_id
+        owned, to, name = self.opening.owned, decision.destination, self.request_id
         return Reply(
             replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         )
@@ -378,22 +382,14 @@ class Exchange:
     def _leave(self, outcome: str) -> Reply:
         self.state = OVER
         self.outcome = outcome
-        return _CLOSE
+        return CLOSE
 
 
-_INVALID = "invalid_request_error"
+#: Outcomes of requests whose body goes on.
+_GOES = frozenset({ENDED_EARLY, STEERED, UNREADABLE})
 _REFUSALS = {
-    TOO_LARGE: replies.refuse(
-        413,
-        "The request body is too large; send less or ask for a higher limit.", _INVALID, "payload_too_large"
-    ),
-    BAD_REQUEST: replies.refuse(
-        400, "The request body can't be read as this path's API; check its JSON and fields.", _INVALID, "invalid_body"
-    ),
-    UNKNOWN_MODEL: replies.refuse(
-        404, "The model does not exist here; GET /v1/models lists those that do.", _INVALID, "model_not_found"
-    ),
-    NO_CANDIDATE: replies.refuse(
-        503, "No replica can take this request now; try again shortly.", "server_error", "no_replica", retry_after=1
-    ),
-}  # fmt: skip
+    TOO_LARGE: refusals.TOO_LARGE,
+    BAD_REQUEST: refusals.BAD_REQUEST,
+    UNKNOWN_MODEL: refusals.UNKNOWN_MODEL,
+    NO_CANDIDATE: refusals.NO_CANDIDATE,
+}

@@ -5,6 +5,14 @@ from typing import Final
 
 #: Where Envoy is to send the request: one or more ip:port, best first. Also a key of dynamic metadata.
 DESTINATION: Final = "x-gateway-destination-endpoint"
+#: Key in the same namespace where Envoy tells which endpoint really answered.
+SERVED: Final = "x-gateway-destination-endpoint-served"
+#: Namespace and key of dynamic metadata in which Envoy limits a request to some endpoints.
+SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+SUBSET: Final = "x-gateway-destination-endpoint-subset"
+#: By which conformance tests name the endpoints they want, and are told which one answered.
+SELECTION: Final = "test-epp-endpoint-selection"
+ANSWERED: Final = "x-conformance-test-served-endpoint"
 #: Which pool answers, where a gateway serves several; Envoy's routes match on it.
 POOL: Final = "x-gateway-pool"
 #: Namespace of the dynamic metadata that Envoy's override_host policy reads.
@@ -19,8 +27,18 @@ REQUEST_ID: Final = "x-kvsteer-request-id"
 
 #: Every header with one of these prefixes is the gateway's.
 OWNED_PREFIXES: Final = ("x-gateway-", "x-kvsteer-")
-#: Further owned headers: routing levers of Envoy's configuration that a client must not pull.
-OWNED_NAMES: Final = frozenset({"x-mirror-cluster"})
+#: Further owned headers: routing levers of Envoy's configuration that a client must not pull, and
+#: what endpoint pickers tell the proxies in front of engines: where a prompt was computed, where its cache is.
+OWNED_NAMES: Final = frozenset(
+    {
+        "x-mirror-cluster",
+        SELECTION,
+        "x-prefiller-host-port",
+        "x-encoder-hosts-ports",
+        "x-data-parallel-host-port",
+        "x-kv-cache-source-host-port",
+    }
+)
 #: Removed on every path, seen or not, so that a copy that hides (a trailer, a late filter) goes too.
 ALWAYS_REMOVED: Final = (DESTINATION, POOL, EXPECTED_HIT, REQUEST_ID, "x-mirror-cluster")
 

@@ -89,6 +89,16 @@ class Ledger:
         replica.recount()
         self._entries[key] = (replica, tokens)
 
+    def is_on(self, key: int, replica: Bookkeeper) -> bool:
+        """Whether a charge needs no move to `replica`: it is there, or it is none any more."""
+        entry = self._entries.get(key)
+        return entry is None or entry[0] is replica
+
+    def move(self, key: int, replica: Bookkeeper, uncached: float, now: float, *, told: bool) -> None:
+        """Put an exchange's charge on another replica, where `uncached` of its prompt is work. It must hold one."""
+        _, tokens = self._entries[key]
+        self.charge(key, replica, uncached, tokens, now, told=told)
+
     def prompt_done(self, key: int, now: float, seen: float | None = None) -> None:
         """The first token of an exchange was seen, at `seen` when not now. Unknown keys are ignored."""
         entry = self._entries.get(key)

@@ -7,6 +7,7 @@ import orjson
 
 from extproc.core.headers import (
     ALWAYS_REMOVED,
+    ANSWERED,
     EXPECTED_HIT,
     LB_NAMESPACE,
     MARK,
@@ -36,6 +37,7 @@ _CONTINUE_HEADERS = _headers_continue(ALWAYS_REMOVED)
 #: "Go on unchanged" for messages of the response side and for trailers, should Envoy send them.
 CONTINUE_RESPONSE_HEADERS = _bytes(pb.ProcessingResponse(response_headers=pb.HeadersResponse()))
 CONTINUE_RESPONSE_BODY = _bytes(pb.ProcessingResponse(response_body=pb.BodyResponse()))
+CONTINUE_REQUEST_BODY = _bytes(pb.ProcessingResponse(request_body=pb.BodyResponse()))
 CONTINUE_REQUEST_TRAILERS = _bytes(pb.ProcessingResponse(request_trailers=pb.TrailersResponse()))
 CONTINUE_RESPONSE_TRAILERS = _bytes(pb.ProcessingResponse(response_trailers=pb.TrailersResponse()))
 
@@ -110,7 +112,7 @@ def _shape(to: int, hit: int, name: int, pool: str, at_headers: bool) -> tuple[b
     whole, cut, pieces = _bytes(message), 0, []
     for value in (*values.values(), values[DESTINATION_HEADER]):
         # A header's value has its tag and its length before it, which tells short ones from other bytes.
-        found = whole.index(b"\x1a" + _varint(len(value)) + value, cut) + 1 + len(_varint(len(value)))
+        found = whole.index(b"\x1a" + varint(len(value)) + value, cut) + 1 + len(varint(len(value)))
         pieces.append(whole[cut:found])
         cut = found + len(value)
     return (*pieces, whole[cut:])
@@ -139,11 +141,11 @@ def _set_header(name: str, value: str) -> bytes:
 
 def _field(tag: bytes, data: bytes) -> bytes:
     """A length-delimited field: tag, length as a varint, bytes."""
-    return tag + _varint(len(data)) + data
+    return tag + varint(len(data)) + data
 
 
 @lru_cache(maxsize=4096)
-def _varint(size: int) -> bytes:
+def varint(size: int) -> bytes:
     """A length as protobuf writes it: seven bits a byte, the lowest first."""
     length = bytearray()
     while size >= 0x80:
@@ -161,6 +163,21 @@ def echo(body: bytes, *, end: bool = False, without_message: bool = False, compr
     streamed.end_of_stream = end
     streamed.end_of_stream_without_message = without_message
     streamed.grpc_message_compressed = compressed
+    return _bytes(message)
+
+
+def with_length(size: int) -> bytes:
+    """To append to an answer to headers: the body that goes on has so many bytes."""
+    length = _field(b"\x12", _set_header("content-length", str(size)))
+    return _field(b"\x0a", _field(b"\x0a", length))
+
+
+def tell_served(address: str) -> bytes:
+    """Answer to response headers that names the endpoint which answered, for conformance tests."""
+    message = pb.ProcessingResponse()
+    message.response_headers.response.header_mutation.set_headers.add(
+        header=pb.HeaderValue(key=ANSWERED, raw_value=address.encode()), append_action=_OVERWRITE
+    )
     return _bytes(message)
 
 

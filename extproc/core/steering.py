@@ -1,6 +1,6 @@
 """The gateway's mind: its pools, its ledger and its rules. One for a process; every exchange asks it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
-from extproc.core.decide import Decision, decide, weigh
+from extproc.core.decide import Decision, decide, moved, weigh
 from extproc.core.dialects import Limits
 from extproc.core.ending import Ending
 from extproc.core.fleet import Replica
@@ -18,6 +18,7 @@ from extproc.core.outcome import Ended
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.subset import Subset
 from extproc.core.usage.allowance import Allowance
 
 
@@ -34,6 +35,8 @@ class Rules:
     response_body: int = 64 * 2**10
     #: Whether streamed answers of OpenAI's APIs are asked for their usage when the client did not.
     include_usage: bool = False
+    #: Whether clients may name the endpoints they want; for conformance tests alone.
+    test_selection: bool = False
     limits: Limits = field(default_factory=Limits)
 
 
@@ -96,11 +99,31 @@ class Steering:
         return next(pool for pool in self.pools if pool.name == name)
 
     def decide(
-        self, prompt: Prompt | None, pool: Pool, key: int, now: float, *, told: bool = False
+        self,
+        prompt: Prompt | None,
+        pool: Pool,
+        key: int,
+        now: float,
+        *,
+        told: bool = False,
+        only: Sequence[Subset] = (),
     ) -> Decision:
-        """Choose a replica and charge it to exchange `key`, whose first token will be `told` or not."""
+        """Choose a replica, of those in each of `only`, and charge it to exchange `key`.
+
+        `told`: the exchange's first token will be.
+        """
         picks = 1 + self.rules.fallbacks
-        return decide(pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks, told=told)
+        return decide(
+            pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks, told=told, only=only
+        )
+
+    def served(self, decision: Decision | None, address: str, now: float) -> None:
+        """Envoy tells that `address` answers an exchange, "" for unknown: it is charged there if it was not."""
+        if decision is None or decision.replica is None or address in ("", decision.replica.address):
+            return
+        replica = decision.pool.get(address)
+        if replica is not None:
+            moved(decision, replica, self.ledger, now)
 
     def consider(self, prompt: Prompt | None, pool: Pool, rng: Rng, now: float) -> Decision:
         """What would be decided now, with chance from `rng`; nothing is charged, placed or counted.

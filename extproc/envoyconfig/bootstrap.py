@@ -5,7 +5,7 @@ from extproc.config import GatewaySettings
 from extproc.envoyconfig import clusters, replies, routes
 from extproc.envoyconfig.filters import http_filters
 from extproc.envoyconfig.identity import with_identity
-from extproc.envoyconfig.names import MIRROR_HEADER, OWNED_PREFIXES, Tree, seconds, typed
+from extproc.envoyconfig.names import OWNED_NAMES, OWNED_PREFIXES, SELECTION, Tree, seconds, typed
 from extproc.envoyconfig.yamltext import to_yaml
 
 _HEAD = """\
@@ -70,12 +70,10 @@ def _connection_manager(settings: GatewaySettings) -> Tree:
         # Covers the wait for the gateway, for the first token, and between two tokens.
         stream_idle_timeout=seconds(_idle_timeout(settings)),
         request_headers_timeout="30s",
-        early_header_mutation_extensions=[_strip()],
+        early_header_mutation_extensions=[_strip(settings)],
         local_reply_config=replies.local_reply_config(settings.limits.body),
         route_config=routes.route_config(settings),
-        http_filters=with_identity(
-            http_filters(settings.envoy, settings.feedback, settings.longest_wait), settings.admission
-        ),
+        http_filters=with_identity(http_filters(settings), settings.admission),
         **({"access_log": _access_logs(settings)} if settings.envoy.access_log else {}),
     )
 
@@ -108,16 +106,18 @@ def _access_log(cluster: str) -> Tree:
     }
 
 
-def _strip() -> Tree:
+def _strip(settings: GatewaySettings) -> Tree:
     """Removes clients' copies of the gateway's headers before routing and filters, gateway alive or dead."""
     mutations: list[Tree] = [
         {"remove_on_match": {"key_matcher": {"prefix": prefix}}} for prefix in OWNED_PREFIXES
     ]
+    kept = SELECTION if settings.requests.test_selection else ""
+    removed: list[Tree] = [{"remove": name} for name in OWNED_NAMES if name != kept]
     return {
         "name": "envoy.http.early_header_mutation.header_mutation",
         "typed_config": typed(
             "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
-            mutations=[*mutations, {"remove": MIRROR_HEADER}],
+            mutations=[*mutations, *removed],
         ),
     }
 

@@ -1,11 +1,13 @@
 """Envoy's HTTP filters: the gateway as external processor, then the router."""
 
-from extproc.config import EnvoySettings, FeedbackSettings
+from extproc.config import EnvoySettings, GatewaySettings
 from extproc.envoyconfig.names import (
     GATEWAYS,
     LB_NAMESPACE,
     OWN_NAMESPACE,
     OWNED_PREFIXES,
+    SELECTION,
+    SUBSET_NAMESPACE,
     Tree,
     seconds,
     typed,
@@ -36,11 +38,18 @@ _TELLING = frozenset({"trailers", "headers", "body"})
 _USAGE_NAMESPACE = "envoy.ai.token_usage"
 
 
-def http_filters(envoy: EnvoySettings, feedback: FeedbackSettings, longest_wait: float = 0.0) -> list[Tree]:
-    """The filter chain, client side first; requests may wait in the gateway for `longest_wait` seconds."""
-    chain = [ext_proc(envoy, feedback.source, longest_wait)]
+#: In conformance tests: what clients may name, and what the gateway tells them.
+_FOR_TESTS: Tree = {"exact": SELECTION}
+_MUTABLE_FOR_TESTS = "x-con.*"  # as short as the bound on expressions asks
+_BODY_MODES = {"buffered": "BUFFERED", "full_duplex": "FULL_DUPLEX_STREAMED"}
+
+
+def http_filters(settings: GatewaySettings) -> list[Tree]:
+    """The filter chain, client side first."""
+    feedback = settings.feedback
+    chain = [ext_proc(settings)]
     if feedback.observer:
-        chain.append(_observer(envoy))
+        chain.append(_observer(settings.envoy))
     if feedback.source in ("trailers", "access_log"):
         chain.append(
             _token_usage(feedback.source)
@@ -48,44 +57,57 @@ def http_filters(envoy: EnvoySettings, feedback: FeedbackSettings, longest_wait:
     return [*chain, _named("router", typed("extensions.filters.http.router.v3.Router"))]
 
 
-def ext_proc(envoy: EnvoySettings, source: str, longest_wait: float = 0.0) -> Tree:
+def ext_proc(settings: GatewaySettings) -> Tree:
     """The external processor. It fails open: no gateway means Envoy's own balancing, not an error.
 
     A request that waits is asked to be waited for, message by message, which Envoy does within a bound alone.
     """
+    envoy, source, tests = settings.envoy, settings.feedback.source, settings.requests.test_selection
+    forwarded = [*_FORWARDED, *(_FOR_BODIES if source == "body" else ()), *([_FOR_TESTS] if tests else [])]
+    mutable = "|".join([*_MUTABLE, *([_MUTABLE_FOR_TESTS] if tests else [])])
     config = typed(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service=_grpc_service(),
         failure_mode_allow=True,  # also keeps running responses whole when the gateway dies
         message_timeout=seconds(envoy.message_timeout),
-        processing_mode=_processing_mode(source),
-        forward_rules={
-            "allowed_headers": {"patterns": [*_FORWARDED, *(_FOR_BODIES if source == "body" else ())]}
-        },
-        mutation_rules={"disallow_all": True, "allow_expression": {"regex": "|".join(_MUTABLE)}},
-        metadata_options={"receiving_namespaces": {"untyped": [LB_NAMESPACE, OWN_NAMESPACE]}},
+        processing_mode=_processing_mode(source, envoy.request_body_mode),
+        forward_rules={"allowed_headers": {"patterns": forwarded}},
+        mutation_rules={"disallow_all": True, "allow_expression": {"regex": mutable}},
+        metadata_options=_metadata(source),
     )
-    if longest_wait:
-        config["max_message_timeout"] = seconds(longest_wait + envoy.message_timeout)
-    if source == "body":
-        config["allow_content_length_header"] = True  # nothing is changed, so it stays true
+    if settings.longest_wait:
+        config["max_message_timeout"] = seconds(settings.longest_wait + envoy.message_timeout)
+    if source == "body" or envoy.request_body_mode == "full_duplex":
+        config["allow_content_length_header"] = True  # it stays true, or the gateway tells the new one
     if source in _TELLING:
         config["response_attributes"] = list(_ATTRIBUTES)
-    if source == "trailers":
-        config["metadata_options"]["forwarding_namespaces"] = {"typed": [_USAGE_NAMESPACE]}
     return _named("ext_proc", config)
 
 
-def _processing_mode(source: str) -> Tree:
-    """The whole request body in one message; of the response at most one message, unless its body is wanted.
+def _metadata(source: str) -> Tree:
+    """What the gateway is told in dynamic metadata, and what it may tell: as the endpoint picker protocol has it."""
+    told = [SUBSET_NAMESPACE, *([LB_NAMESPACE] if source in ("headers", "body") else [])]
+    forwarding: Tree = {"untyped": told}
+    if source == "trailers":
+        forwarding["typed"] = [_USAGE_NAMESPACE]
+    return {
+        "receiving_namespaces": {"untyped": [LB_NAMESPACE, OWN_NAMESPACE]},
+        "forwarding_namespaces": forwarding,
+    }
 
-    STREAMED, as it neither holds a response until its end (BUFFERED) nor makes the gateway the only one who has it
-    (FULL_DUPLEX_STREAMED): a gateway that dies costs one message_timeout, and the response goes on.
+
+def _processing_mode(source: str, body_mode: str) -> Tree:
+    """The whole request body, in one message or, in full duplex, in pieces that come back; of the response at most
+    one message, unless its body is wanted.
+
+    STREAMED then, as it neither holds a response until its end (BUFFERED) nor makes the gateway the only one who has
+    it (FULL_DUPLEX_STREAMED): a gateway that dies costs one message_timeout, and the response goes on.
     """
     return {
         "request_header_mode": "SEND",
-        "request_body_mode": "BUFFERED",
-        "request_trailer_mode": "SKIP",
+        "request_body_mode": _BODY_MODES[body_mode],
+        # Trailers are what ends a body in pieces, if there are any.
+        "request_trailer_mode": "SEND" if body_mode == "full_duplex" else "SKIP",
         "response_header_mode": "SEND" if source in ("headers", "body") else "SKIP",
         "response_body_mode": "STREAMED" if source == "body" else "NONE",
         "response_trailer_mode": "SEND" if source == "trailers" else "SKIP",

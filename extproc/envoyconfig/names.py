@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from extproc.core import headers
+
 #: One object of Envoy's configuration as JSON or YAML would hold it.
 Tree = dict[str, Any]
 
@@ -17,8 +19,12 @@ OWN_NAMESPACE = "kvsteer"
 POOL_HEADER = "x-gateway-pool"
 #: Every header with one of these beginnings is the gateway's; a client's copy is removed at once.
 OWNED_PREFIXES = ("x-gateway-", "x-kvsteer-")
-#: A mirror's cluster would be chosen by this header; removed from clients too.
-MIRROR_HEADER = "x-mirror-cluster"
+#: Namespace in which other filters limit a request to some replicas.
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+#: Further headers by which clients could steer; removed from clients too.
+OWNED_NAMES = tuple(sorted(headers.OWNED_NAMES))
+#: By which clients name the replicas they want, in conformance tests alone.
+SELECTION = headers.SELECTION
 #: gRPC service of the gateway, also the name its health is asked under.
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 #: Cluster of the gateways.

@@ -8,6 +8,7 @@ import structlog
 
 from extproc.core import outcome
 from extproc.core.exchange import Exchange
+from extproc.core.opening import LESSER
 from extproc.core.steering import Steering
 from extproc.io import clock
 from extproc.io.endings import Endings
@@ -15,6 +16,7 @@ from extproc.io.metrics import Metrics
 from extproc.io.records import Records
 from extproc.io.sessions import ExchangeSession
 from extproc.io.waiting_metrics import WaitingMetrics
+from extproc.pb import ext_proc_pb2 as pb
 
 _log = structlog.get_logger("kvsteer")
 
@@ -51,6 +53,7 @@ class Exchanges:
         self._in_log = in_log
         self._shared = shared
         self.open = 0
+        self._told: set[int] = set()
 
     def session(self) -> ExchangeSession:
         """The session of a new stream."""
@@ -61,6 +64,9 @@ class Exchanges:
         """Tell everybody who counts or keeps decisions."""
         self._metrics.settled(exchange, seconds)
         self._records.settled(exchange, seconds)
+        if (mode := exchange.opening.mode) in LESSER and mode not in self._told:
+            self._told.add(mode)
+            _log.warning("body mode", mode=pb.ProcessingMode.BodySendMode.Name(mode), means=LESSER[mode])
         if exchange.waited:
             self._waits.bound(exchange.waited)
         if self._in_log:

@@ -47,7 +47,7 @@ class ExchangeSession:
         except Exception as error:  # a fault of ours must not cost the client its request
             self._settled = True
             self._watcher.failed(exchange, error)
-            return None, True, True
+            return exchange.rescue() or None, True, True
         if not self._settled and exchange.state >= DECIDED:
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
@@ -70,7 +70,7 @@ class ExchangeSession:
                 return
         except Exception as error:  # as in `receive`
             self._watcher.failed(exchange, error)
-            answer, close = None, True
+            answer, close = exchange.rescue() or None, True
         else:
             self._watcher.settled(exchange, self._spent + self._clock() - began)
         self.held, self._settled = False, True

@@ -55,6 +55,13 @@ class EnvoySettings(Settings):
             "answers; empty for none"
         ),
     )
+    request_body_mode: Literal["buffered", "full_duplex"] = Field(
+        default="buffered",
+        description=(
+            "how request bodies come to the gateway: buffered leaves them with Envoy, full_duplex sends them through "
+            "the gateway and needs `retries: 0`, since Envoy 1.40 else sends bodies that end by trailers twice"
+        ),
+    )
     message_timeout: Duration = Field(
         default=1.0, ge=0.05, le=60, description="longest wait for one answer of the gateway"
     )
@@ -113,3 +120,12 @@ class EnvoySettings(Settings):
         if folder and not folder.startswith("/"):
             raise ValueError("is not absolute; Envoy and the gateway must find the same folder")
         return folder
+
+    @model_validator(mode="after")
+    def _sends_bodies_once(self) -> Self:
+        if self.request_body_mode == "full_duplex" and self.retries:
+            raise ValueError(
+                "request_body_mode: full_duplex and retries don't go together, as Envoy 1.40 would send bodies that "
+                "end by trailers twice; set `retries: 0`, or `request_body_mode: buffered`"
+            )
+        return self

@@ -69,6 +69,13 @@ class RequestSettings(Settings):
     fallbacks: Whole = Field(
         default=2, ge=0, le=4, description="further replicas named after the first, for retries"
     )
+    test_selection: bool = Field(
+        default=False,
+        description=(
+            "whether clients may name the endpoints they want in test-epp-endpoint-selection, and are told who "
+            "answered in x-conformance-test-served-endpoint: for conformance tests alone"
+        ),
+    )
 
 
 class LogSettings(Settings):

@@ -76,6 +76,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "late binding": {"pools": [{**POOL, "late_binding": {"enabled": True, "longest_wait": "30m"}}]},
     "an observer": {"feedback": {"observer": True}},
     "an observer alone": {"feedback": {"source": "off", "observer": True}},
+    "bodies in full duplex": {"envoy": {"request_body_mode": "full_duplex", "retries": 0}},
+    "conformance tests": {"requests": {"test_selection": True}},
     "a gateway id": {"gateway_id": "gw-1"},
     "1000 replicas": {"pools": [{"replicas": [f"10.1.{i // 250}.{i % 250}:8000" for i in range(1000)]}]},
 }

@@ -120,7 +120,7 @@ async def test_a_cancelled_stream_is_released(served: Served) -> None:
 
 async def test_another_mode_ends_the_stream_with_ok(served: Served) -> None:
     call = served.stream()
-    await call.write(request_headers(mode=pb.ProcessingMode.STREAMED))
+    await call.write(request_headers(mode=pb.ProcessingMode.GRPC))
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
     await gone(lambda: served.watcher.settled_outcomes == ["other_mode"])

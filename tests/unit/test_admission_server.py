@@ -266,7 +266,7 @@ def test_envoy_sends_what_identities_are_read_from_and_nothing_else() -> None:
         return orjson.dumps(bootstrap(parse(text, "here"))).decode()
 
     claim = config("{source: metadata, namespace: jwt, path: [payload, sub]}")
-    assert '"forwarding_namespaces":{"typed":["envoy.ai.token_usage"],"untyped":["jwt"]}' in claim
+    assert '"untyped":["envoy.lb.subset_hint","jwt"],"typed":["envoy.ai.token_usage"]' in claim
     assert "authorization" not in claim
     assert '"request_attributes":["connection.subject_peer_certificate"]' in config("{source: certificate}")
     assert '{"exact":"authorization"}' in config("{source: api_key}")

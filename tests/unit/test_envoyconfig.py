@@ -61,7 +61,12 @@ def test_clients_copies_of_the_gateways_headers_go_before_routing() -> None:
     assert strip["typed_config"]["mutations"] == [
         {"remove_on_match": {"key_matcher": {"prefix": "x-gateway-"}}},
         {"remove_on_match": {"key_matcher": {"prefix": "x-kvsteer-"}}},
+        {"remove": "test-epp-endpoint-selection"},
+        {"remove": "x-data-parallel-host-port"},
+        {"remove": "x-encoder-hosts-ports"},
+        {"remove": "x-kv-cache-source-host-port"},
         {"remove": "x-mirror-cluster"},
+        {"remove": "x-prefiller-host-port"},
     ]
 
 
@@ -175,7 +180,10 @@ def test_the_request_body_comes_whole_and_nothing_of_the_response() -> None:
 def test_feedback_adds_one_message_at_the_end_of_a_response() -> None:
     config = ext_proc(settings())
     assert config["processing_mode"]["response_trailer_mode"] == "SEND"
-    assert config["metadata_options"]["forwarding_namespaces"] == {"typed": ["envoy.ai.token_usage"]}
+    assert config["metadata_options"]["forwarding_namespaces"] == {
+        "untyped": ["envoy.lb.subset_hint"],
+        "typed": ["envoy.ai.token_usage"],
+    }
     names = [entry["name"] for entry in manager(settings())["http_filters"]]
     assert names[1] == "envoy.filters.http.ai_protocol_manager"
 
@@ -185,7 +193,9 @@ def test_headers_alone_can_tell_too_and_then_nobody_reads_usage() -> None:
     mode = ext_proc(of)["processing_mode"]
     assert (mode["response_header_mode"], mode["response_trailer_mode"]) == ("SEND", "SKIP")
     assert "upstream.address" in ext_proc(of)["response_attributes"]
-    assert "forwarding_namespaces" not in ext_proc(of)["metadata_options"]
+    assert ext_proc(of)["metadata_options"]["forwarding_namespaces"] == {
+        "untyped": ["envoy.lb.subset_hint", "envoy.lb"]
+    }
     assert len(manager(of)["http_filters"]) == 2
 
 
@@ -214,6 +224,29 @@ def test_bodies_come_in_pieces_with_what_is_needed_to_read_them() -> None:
     assert config["allow_content_length_header"] is True
     forwarded = [pattern.get("exact") for pattern in config["forward_rules"]["allowed_headers"]["patterns"]]
     assert {":status", "content-type", "content-encoding"} <= set(forwarded)
+
+
+def test_full_duplex_needs_trailers_and_keeps_the_length_that_the_client_told() -> None:
+    config = ext_proc(settings(envoy={"request_body_mode": "full_duplex", "retries": 0}))
+    mode = config["processing_mode"]
+    assert (mode["request_body_mode"], mode["request_trailer_mode"]) == ("FULL_DUPLEX_STREAMED", "SEND")
+    assert config["allow_content_length_header"] is True
+
+
+def test_full_duplex_and_retries_are_refused_together() -> None:
+    with pytest.raises(ConfigError, match="set `retries: 0`"):
+        settings(envoy={"request_body_mode": "full_duplex"})
+
+
+def test_conformance_tests_may_name_endpoints_and_nobody_else() -> None:
+    of = settings(requests={"test_selection": True})
+    forwarded = ext_proc(of)["forward_rules"]["allowed_headers"]["patterns"]
+    (strip,) = manager(of)["early_header_mutation_extensions"]
+    assert {"exact": "test-epp-endpoint-selection"} in forwarded
+    assert {"remove": "test-epp-endpoint-selection"} not in strip["typed_config"]["mutations"]
+    assert {"exact": "test-epp-endpoint-selection"} not in ext_proc(settings())["forward_rules"][
+        "allowed_headers"
+    ]["patterns"]
 
 
 # ---- pools and routes ----
@@ -363,6 +396,7 @@ CHANGED: dict[str, Any] = {
     "eds_dir": "/etc/envoy/eds",
     "fallback": "random",
     "model_header": "x-model",
+    "request_body_mode": "full_duplex",
     "message_timeout": "2s",
     "idle_timeout": "30s",
     "connect_timeout": "2s",
@@ -379,8 +413,9 @@ def test_every_setting_of_envoy_is_tried() -> None:
 
 @pytest.mark.parametrize("name", sorted(CHANGED))
 def test_every_setting_of_envoy_has_an_effect(name: str) -> None:
-    changed = settings(THREE_POOLS, envoy={name: CHANGED[name]})
-    assert bootstrap(changed) != bootstrap(settings(THREE_POOLS))
+    beside = {"retries": 0} if name == "request_body_mode" else {}
+    changed = settings(THREE_POOLS, envoy={name: CHANGED[name], **beside})
+    assert bootstrap(changed) != bootstrap(settings(THREE_POOLS, envoy=beside))
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,42 @@ def test_a_second_end_of_stream_is_ignored() -> None:
     assert len(mind.ledger) == 1
 
 
-@pytest.mark.parametrize("mode", [Mode.NONE, Mode.STREAMED, Mode.BUFFERED_PARTIAL, Mode.FULL_DUPLEX_STREAMED])
-def test_another_body_mode_is_not_steered_and_the_stream_ends_cleanly(mode: int) -> None:
+@pytest.mark.parametrize("mode", [Mode.NONE, Mode.STREAMED])
+def test_a_body_that_comes_too_late_or_never_is_steered_by_load_alone(mode: int) -> None:
     exchange = Exchange(steering())
-    reply = exchange.receive(request_headers(mode=mode), 1.0)
+    reply = answer(exchange.receive(request_headers(mode=mode), 1.0).data)
+    assert metadata_destination(reply) == set_headers(reply)[DESTINATION]
+    assert exchange.outcome == "other_mode"
+
+
+def test_each_piece_of_a_streamed_body_is_answered_though_nothing_is_read() -> None:
+    exchange = Exchange(steering())
+    exchange.receive(request_headers(mode=Mode.STREAMED), 1.0)
+    for end in (False, True):
+        reply = answer(exchange.receive(request_body(chat(), end=end), 1.0).data)
+        assert reply == pb.ProcessingResponse(request_body=pb.BodyResponse())
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"), [(json.dumps(chat()).encode(), "steered"), (b"{", "unreadable")]
+)
+def test_a_part_of_a_body_is_never_refused_for_what_it_lacks(body: bytes, outcome: str) -> None:
+    exchange = Exchange(steering(rules=Rules(unreadable_passes=False)))
+    exchange.receive(request_headers(mode=Mode.BUFFERED_PARTIAL), 1.0)
+    reply = answer(exchange.receive(request_body(body, end=False), 1.0).data)
+    assert (bool(set_headers(reply)[DESTINATION]), exchange.outcome) == (True, outcome)
+
+
+def test_a_part_of_a_body_is_never_written_anew() -> None:
+    exchange = Exchange(steering(rules=Rules(include_usage=True)))
+    exchange.receive(request_headers(mode=Mode.BUFFERED_PARTIAL), 1.0)
+    reply = answer(exchange.receive(request_body(chat(stream=True), end=False), 1.0).data)
+    assert not reply.request_body.response.HasField("body_mutation")
+
+
+def test_a_mode_nobody_knows_is_not_steered_and_the_stream_ends_cleanly() -> None:
+    exchange = Exchange(steering())
+    reply = exchange.receive(request_headers(mode=Mode.GRPC), 1.0)
     assert (reply.data, reply.close, exchange.outcome) == (None, True, "other_mode")
 
 

@@ -1,0 +1,84 @@
+"""What the first message of an exchange tells: of the request by its headers, of Envoy by its modes and hints."""
+
+from typing import Final
+
+from extproc.core import headers
+from extproc.core.subset import Subset, hinted, listed
+from extproc.pb import ext_proc_pb2 as pb
+
+_Mode = pb.ProcessingMode
+
+#: How a request's body comes, and so when it is decided.
+#: At the headers, by load alone: the body is not sent, or Envoy may choose a host before all of it was.
+UNSEEN: Final = frozenset({_Mode.NONE, _Mode.STREAMED})
+#: With the body, which comes in pieces and goes on as the gateway sends it.
+DUPLEX: Final = _Mode.FULL_DUPLEX_STREAMED
+#: With the body, in these modes.
+BODIED: Final = frozenset({_Mode.BUFFERED, _Mode.BUFFERED_PARTIAL, DUPLEX})
+#: Modes that allow less than the gateway can do, and what that is.
+LESSER: Final = {
+    _Mode.NONE: "no body is sent: requests are steered by load alone; set request_body_mode to BUFFERED",
+    _Mode.STREAMED: "the body comes too late: requests are steered by load alone; set request_body_mode to BUFFERED",
+    _Mode.BUFFERED_PARTIAL: "what exceeds Envoy's buffer is not read: such requests are steered by load alone",
+    _Mode.GRPC: "requests are not steered; set request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED",
+}
+#: Envoy sends as much as fits into its buffer, and the rest goes by.
+PARTIAL: Final = _Mode.BUFFERED_PARTIAL
+
+#: Headers that routing reads; a set, since a request has many and most are none of these.
+_READ = frozenset({":path", "content-encoding", "x-request-id", headers.SELECTION})
+
+
+class Opening:
+    """Read from `request_headers`.
+
+    Args:
+        message: that one.
+        name: the request's id where the client gave none that is harmless.
+        selects: whether clients may name the endpoints that they want (for conformance tests).
+
+    Attributes:
+        path, coding: `:path` and `content-encoding`, "" for none.
+        request_id: the id that the replica and the records know the request by.
+        owned: names of headers that the gateway owns, of which the client sent copies.
+        mode: how the body comes (`ProcessingMode.BodySendMode`).
+        only: endpoints that the request is limited to, each of them; empty for no limit.
+    """
+
+    __slots__ = ("coding", "mode", "only", "owned", "path", "request_id")
+
+    def __init__(self, message: pb.ProcessingRequest, name: str, *, selects: bool = False) -> None:
+        self.path = self.coding = self.request_id = ""
+        self.owned: tuple[str, ...] = ()
+        self.only: tuple[Subset, ...] = ()
+        selection = self._headers(message.request_headers.headers)
+        if not self.request_id:
+            self.request_id = name
+        # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
+        told = message.HasField("protocol_config")
+        self.mode: _Mode.BodySendMode = message.protocol_config.request_body_mode if told else _Mode.BUFFERED
+        if message.HasField("metadata_context") and (hint := hinted(message.metadata_context)) is not None:
+            self.only = (hint,)
+        if selects and selection:
+            self.only += (listed(selection),)
+
+    def _headers(self, header_map: pb.HeaderMap) -> str:
+        """Note what is needed of the headers; returns the endpoints that the client names."""
+        selection = ""
+        for header in header_map.headers:
+            name = header.key
+            if name in _READ:
+                value = header.raw_value
+                text = value.decode("utf-8", "replace") if value else header.value
+                if name == ":path":
+                    self.path = text
+                elif name == "content-encoding":
+                    self.coding = text
+                elif name == "x-request-id":
+                    self.request_id = headers.plain_id(text) or ""
+                else:
+                    selection = text
+                    self.owned += (name,)
+            elif headers.is_owned(name):
+                self.owned += (name,)
+        return selection
