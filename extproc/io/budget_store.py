@@ -8,6 +8,9 @@ A hash for each pool, `PREFIX:admission:POOL`, with the fields
     level:TENANT        tokens of its rate that are left
     gateway:ID          JSON: when it was last heard, its last trade's number and the rates that gave, and its rows
 
+A server that lost everything, since it was started anew, goes on from the total, the rows and the levels that
+gateways last knew and offer with each trade: no rate begins anew, and the first one back gets no more than its part.
+
 A trade has a number, so that one that is sent twice, since a connection broke, draws once. What does not parse is
 dropped, as if that gateway had never said anything: it says it again at its next trade.
 """
@@ -54,7 +57,7 @@ if ARGV[5] ~= '' and now - number(redis.call('HGET', key, 'changed')) >= tonumbe
   redis.call('HSET', key, 'changed', string.format('%.0f', now))
 end
 
-local rows, held, all, mine = {}, {}, 0, nil
+local rows, held, all, used, others, mine = {}, {}, 0, 0, 0, nil
 local flat = redis.call('HGETALL', key)
 for i = 1, #flat, 2 do
   if string.sub(flat[i], 1, 8) == 'gateway:' then
@@ -65,14 +68,18 @@ for i = 1, #flat, 2 do
       redis.call('HDEL', key, flat[i])
     else
       rows[string.sub(flat[i], 9)] = it.rows
+      others = others + 1
       for name, row in pairs(it.rows) do
         local hold = type(row) == 'table' and number(row[5]) or 0
         held[name] = (held[name] or 0) + hold
         all = all + hold
+        used = used + (type(row) == 'table' and number(row[1]) or 0)
       end
     end
   end
 end
+
+if all > total then all = math.max(used, total * others / (others + 1)) end
 
 local refilled = number(redis.call('HGET', key, 'refilled'))
 local passed = refilled > 0 and math.max(now - refilled, 0) / 1000 or 0
@@ -80,7 +87,7 @@ redis.call('HSET', key, 'refilled', string.format('%.0f', math.max(now, refilled
   'basis', tostring(basis))
 local left, again = total - all, mine and mine.number == tonumber(ARGV[2])
 for _, it in ipairs(asked) do left = left - it.row[1] end
-local holds, rates, my_rows = {}, {}, {}
+local holds, rates, my_rows, levels = {}, {}, {}, {}
 for _, it in ipairs(asked) do
   local row = it.row
   local hold = math.min(row[5], row[1] + math.max(left, 0))
@@ -95,7 +102,7 @@ for _, it in ipairs(asked) do
     local field, speed = 'level:' .. it.name, it.per_minute / 60
     local most = speed * tonumber(ARGV[8])
     local level = tonumber(redis.call('HGET', key, field) or '')
-    if not level then level = ARGV[10] == '1' and is_new and most or 0 end
+    if not level then level = it.level >= 0 and it.level or ARGV[10] == '1' and is_new and most or 0 end
     level = math.min(level + speed * passed, most)
     if again then
       rates[it.name] = type(mine.given) == 'table' and number(mine.given[it.name]) or 0
@@ -106,6 +113,7 @@ for _, it in ipairs(asked) do
       rates[it.name], level = 0, math.min(level - it.rate, most)
     end
     redis.call('HSET', key, field, tostring(level))
+    levels[it.name] = math.max(level, 0)
   end
 end
 rows[ARGV[1]] = my_rows
@@ -113,7 +121,9 @@ redis.call('HSET', key, me, cjson.encode({
   seen = now, number = tonumber(ARGV[2]), given = rates, rows = my_rows
 }))
 redis.call('PEXPIRE', key, ARGV[9])
-return cjson.encode({total = total, basis = basis, changed = changed, holds = holds, rates = rates, rows = rows})
+return cjson.encode({
+  total = total, basis = basis, changed = changed, holds = holds, rates = rates, rows = rows, levels = levels
+})
 """
 
 #: KEYS: the pool's hash. ARGV: the gateway that leaves.
@@ -133,6 +143,7 @@ class _Said(msgspec.Struct):
     changed: int
     holds: dict[str, _Amount]
     rates: dict[str, _Amount]
+    levels: dict[str, _Amount]
     rows: dict[str, dict[str, Annotated[list[_Amount], msgspec.Meta(min_length=5)]]]
 
 
@@ -198,7 +209,7 @@ class BudgetStore:
             gateway: {name: Row(*row[:_FIELDS]) for name, row in of_tenants.items()}
             for gateway, of_tenants in told.rows.items()
         }
-        return Standing(told.total, told.basis, told.holds, told.rates, rows), bool(told.changed)
+        return Standing(told.total, told.basis, told.holds, told.rates, rows, told.levels), bool(told.changed)
 
     async def leave(self, pool: str) -> None:
         """Free what this gateway leased of a pool. Raises RedisError."""
@@ -218,6 +229,7 @@ def _form(tenants: tuple[Tenant, ...], asked: Mapping[str, Asked]) -> list[dict[
             "per_minute": _or_none(tenant.per_minute),
             "row": list(asked[tenant.name].row),
             "rate": asked[tenant.name].rate,
+            "level": asked[tenant.name].level,
         }
         for tenant in tenants
         if tenant.name in asked

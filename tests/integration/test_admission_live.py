@@ -132,6 +132,25 @@ async def test_without_redis_the_caps_hold_and_leases_are_back_within_5_seconds(
     assert set(answers) == {200}
 
 
+async def test_redis_killed_and_started_empty_under_load_costs_no_client_anything(fleet: Stack) -> None:
+    redis, seconds = fleet.children["redis"], 9.0
+    rated = asyncio.create_task(flood(fleet, seconds, {"authorization": f"Bearer {KEY}"}))
+    others = asyncio.create_task(flood(fleet, seconds, {}))
+    await asyncio.sleep(1.0)
+    redis.kill()
+    await asyncio.sleep(2.0)
+    redis.restart()
+    began = time.monotonic()
+    await until_async(_async(lambda: not any(alone(fleet))), 5, "every gateway trades again within 5 s")
+    took = time.monotonic() - began
+    (answers, tokens), (free, _) = await rated, await others
+    assert took < 5
+    assert set(answers) == {200, 429}
+    assert set(free) == {200}
+    # All the time at 100 a second, and the 500 that may be had at once: no second budget by any restart.
+    assert 0.5 * 900 < tokens <= 1.1 * (900 + 500) + 3 * 35
+
+
 def _async(condition: Any) -> Any:
     async def ask() -> Any:
         return await asyncio.to_thread(condition)

@@ -80,6 +80,18 @@ async def test_the_total_is_changed_once_in_a_while(url: str) -> None:
     await store.close()
 
 
+async def test_after_a_fall_of_the_total_nobody_goes_without(url: str) -> None:
+    one, two = (BudgetStore(RedisSettings(url=url), name) for name in ("one", "two"))
+    ask = {"a": Asked(Row(used=70, hold=500)), "b": Asked(Row(used=40, hold=9000))}
+    await one.trade("chat", TENANTS, ask, total=(10_000, 20_000))
+    mine = {"a": Asked(Row(hold=500)), "b": Asked(Row())}
+    fallen, _ = await two.trade("chat", TENANTS, mine, total=(1, 1), proposed=(600, 600))
+    assert fallen.holds["a"] == 100  # the cap of 600 less the 500 of the other
+    fallen, _ = await two.trade("chat", TENANTS, {"a": Asked(Row()), "b": Asked(Row(hold=500))}, total=(1, 1))
+    assert fallen.holds["b"] == 300  # half of 600
+    await asyncio.gather(one.close(), two.close())
+
+
 async def test_who_leaves_frees_its_leases_at_once(url: str) -> None:
     one, two = (BudgetStore(RedisSettings(url=url), name) for name in ("one", "two"))
     ask = {"a": Asked(Row(hold=600)), "b": Asked(Row())}
@@ -102,5 +114,23 @@ async def test_garbage_of_another_gateway_is_dropped(url: str, garbage: str) -> 
         pass  # told, and the gateway goes on alone
     else:
         assert standing.holds["a"] == 600
+    direct.close()
+    await store.close()
+
+
+async def test_a_server_that_lost_everything_goes_on_from_what_gateways_last_knew(url: str) -> None:
+    fast = (Tenant(name="b", per_minute=1200),)  # 20 a second, 50 at once
+    store, direct = BudgetStore(RedisSettings(url=url), "one"), redis_py.Redis.from_url(url)
+
+    async def draw(rate: float, level: float) -> tuple[float, float]:
+        ask = {"b": Asked(Row(), rate, level)}
+        standing, _ = await store.trade("chat", fast, ask, total=(1000, 2000))
+        return standing.rates["b"], standing.levels["b"]
+
+    assert await draw(40, -1) == (40, 10)
+    direct.flushall()
+    assert await draw(40, 13) == (13, 0)
+    direct.flushall()
+    assert await draw(40, -1) == (0, 0)  # nothing is known, and it is no new gateway: nothing is given twice
     direct.close()
     await store.close()

@@ -60,6 +60,17 @@ def test_a_cap_holds_over_all_gateways() -> None:
     assert board.trade("two", asked(250), 0.0).holds["a"] == 50
 
 
+def test_after_a_fall_of_the_total_nobody_goes_without_until_the_others_have_given_back() -> None:
+    board = Board((A, B), 9000, 0.0)
+    board.trade("one", asked(4000, used=100), 0.0)
+    board.trade("two", asked(4000, used=200), 0.0)
+    board.propose(900, 900, 0.0, 0.0)
+    # 8,000 are leased to others, 300 used by them: two thirds of 900 are theirs.
+    assert board.trade("three", asked(1000), 0.0).holds["a"] == 300
+    board.trade("two", asked(800, used=800), 0.1)  # what is used is leased, whatever the total is
+    assert board.trade("three", asked(1000), 0.1).holds["a"] == 0
+
+
 def test_what_a_dead_gateway_leased_is_free_again() -> None:
     board = Board((A, B), 1000, 0.0)
     board.trade("one", asked(1000), 0.0)
@@ -253,3 +264,57 @@ def test_no_cap_is_exceeded_and_no_token_is_made_over_many_gateways(gateways: in
     # A minute's tokens and the burst, give or take what is leased and not spent.
     assert 0.85 * 60_000 < admitted <= 60_000 * 1.02 + 5000
     assert not math.isinf(admitted)
+
+
+# -- a store that stood still, or lost everything ----------------------------------------------------------
+
+
+def test_who_comes_back_first_keeps_to_its_part_until_the_others_are_back_or_taken_for_dead() -> None:
+    everything = {"a": Waiting(9000, 100, 0.0)}
+    budget, board = Budget("one", (A, B), 1000, 1, 0.0), Board((A, B), 1000, 0.0)
+    board.trade("two", {}, 0.0)
+    trade(budget, board, 0.0, everything)
+    budget.alone(everything, 1.0)
+    empty = Board((A, B), 1000, 1.5)
+    trade(budget, empty, 1.5, everything)  # tells that it was back, and asks again by that
+    trade(budget, empty, 1.6, everything)
+    assert (budget.accounts["a"].hold, budget.gateways) == (500, 2)
+    empty.trade("two", {}, 1.7)
+    trade(budget, empty, 1.8, everything)
+    trade(budget, empty, 1.9, everything)
+    assert (budget.accounts["a"].hold, budget.gateways) == (1000, 2)
+
+
+def test_others_that_do_not_come_back_are_waited_for_as_long_as_any_that_is_silent() -> None:
+    everything = {"a": Waiting(9000, 100, 0.0)}
+    budget, board = Budget("one", (A, B), 1000, 1, 0.0), Board((A, B), 1000, 0.0)
+    board.trade("two", {}, 0.0)
+    trade(budget, board, 0.0, everything)
+    budget.alone(everything, 1.0)
+    empty = Board((A, B), 1000, 1.0)
+    trade(budget, empty, 1.0, everything)
+    trade(budget, empty, 1.0 + TTL, everything)
+    trade(budget, empty, 1.1 + TTL, everything)
+    assert (budget.accounts["a"].hold, budget.gateways) == (1000, 1)
+
+
+def test_what_was_taken_of_a_rate_alone_is_taken_out_of_what_is_given_next() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    board.trade("two", {}, 0.0)
+    trade(budget, board, 0.0)
+    account = budget.accounts["a"]
+    budget.reserve(1, RATED, account.allowance, 0.0)
+    budget.alone({}, 2.0)  # two seconds of 500 a second
+    assert (account.allowance, account.borrowed) == (1000, 1000)
+    board.trade("two", {}, 2.0)
+    trade(budget, board, 2.0, {"a": Waiting(1400, 1400, 0.0)})
+    # 2,500 were there: 1,000 to repay, and 400 for the one that waits.
+    assert (account.allowance, account.borrowed) == (1400, 0)
+
+
+def test_a_rate_is_offered_back_as_it_should_be_by_now() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    assert budget.asks({}, 0.0)["a"].level == -1
+    trade(budget, board, 0.0)
+    # It took all 2,500; a thousand come a second, and 2,500 at most.
+    assert [budget.asks({}, at)["a"].level for at in (0.0, 1.0, 9.0)] == [0, 1000, 2500]

@@ -20,11 +20,13 @@ BURST: Final = 2.5
 class Asked(NamedTuple):
     """What a gateway asks for one tenant: its row, whose `hold` is what it is due, and tokens of the rate.
 
-    `rate` below 0 gives tokens back.
+    `rate` below 0 gives tokens back. `level` is what should be left of the rate by what this gateway was last told,
+    below 0 where it was told nothing: a store that lost everything goes on from there, and gives no second budget.
     """
 
     row: Row
     rate: float = 0.0
+    level: float = -1.0
 
 
 class Standing(NamedTuple):
@@ -36,6 +38,7 @@ class Standing(NamedTuple):
         holds: leased now, by tenant.
         rates: tokens of the rate just given, by tenant.
         rows: what everybody last said, by gateway and tenant.
+        levels: tokens of the rate that are left, by tenant; those without a rate may be missing.
     """
 
     total: float
@@ -43,6 +46,7 @@ class Standing(NamedTuple):
     holds: dict[str, float]
     rates: dict[str, float]
     rows: dict[str, dict[str, Row]]
+    levels: dict[str, float]
 
 
 def burst(tenant: Tenant) -> float:
@@ -75,20 +79,21 @@ class Board:
         self._forget(now)
         self._refill(now)
         self._seen[gateway] = now
+        self._rows.pop(gateway, None)
+        others = self._leased()
         mine = self._rows[gateway] = {}
-        others = sum(row.hold for rows in self._rows.values() for row in rows.values())
         holds: dict[str, float] = {}
         rates: dict[str, float] = {}
         left = self.total - others - sum(ask.row.used for ask in asked.values())
         for tenant in self._tenants:
-            row, rate = asked.get(tenant.name, _NOTHING)
+            row, rate, _ = asked.get(tenant.name, _NOTHING)
             cap = tenant.in_flight - self._held(tenant.name)
             holds[tenant.name] = hold = max(row.used, min(row.hold, row.used + max(left, 0.0), cap))
             left -= hold - row.used
             mine[tenant.name] = row._replace(hold=hold)
             rates[tenant.name] = self._draw(tenant, rate)
         rows = {name: dict(rows) for name, rows in self._rows.items()}
-        return Standing(self.total, self.basis, holds, rates, rows)
+        return Standing(self.total, self.basis, holds, rates, rows, dict(self._levels))
 
     def propose(self, total: float, basis: float, every: float, now: float) -> bool:
         """Change the total, unless it was changed less than `every` seconds ago."""
@@ -101,6 +106,17 @@ class Board:
         """A gateway stops: what it leased is free."""
         self._rows.pop(gateway, None)
         self._seen.pop(gateway, None)
+
+    def _leased(self) -> float:
+        """What others have leased: after the total fell below that, their even part of it, or what they use.
+
+        They give the rest back at their next trade; until then nobody has to go without.
+        """
+        rows = [row for rows in self._rows.values() for row in rows.values()]
+        held, count = sum(row.hold for row in rows), len(self._rows)
+        if held <= self.total:
+            return held
+        return max(sum(row.used for row in rows), self.total * count / (count + 1))
 
     def _held(self, tenant: str) -> float:
         return sum(rows[tenant].hold for rows in self._rows.values() if tenant in rows)

@@ -5,7 +5,8 @@ of the tenant's rate the difference to what it really used is given back or take
 it used. Nothing here asks anybody: what is leased is renewed beside the requests (`asks`, `take`).
 
 While nobody can be asked, the gateway goes on with its fair part, 1/N, of the last known budget and rates, where N
-is how many gateways there were.
+is how many gateways there were. When somebody can again, it keeps to its part until the others are back too, and what
+it took of a rate meanwhile it takes out of what is given next: neither makes a second budget.
 """
 
 import math
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from extproc.core.admission.board import BURST, Asked, Standing
+from extproc.core.admission.board import BURST, TTL, Asked, Standing, burst
 from extproc.core.admission.shares import Row, grants
 from extproc.core.admission.tenants import Tenant
 
@@ -60,6 +61,8 @@ class Account:
         hold: most that may be.
         due: what it should be by all gateways' wants; a hold above that shrinks as its requests end.
         allowance: of the tenant's rate; below 0 after answers longer than expected.
+        borrowed: of that, what was taken while nobody could be asked.
+        level: of the rate, what was left for all when somebody last told; below 0 before.
         admitted, settled: since the start: reserved, and what was really used of that.
     """
 
@@ -70,8 +73,10 @@ class Account:
         "_pace",
         "admitted",
         "allowance",
+        "borrowed",
         "due",
         "hold",
+        "level",
         "settled",
         "spent_at",
         "used",
@@ -79,7 +84,8 @@ class Account:
 
     def __init__(self, now: float) -> None:
         self.used = self.hold = self.due = self.allowance = 0.0
-        self.admitted = self.settled = 0.0
+        self.admitted = self.settled = self.borrowed = 0.0
+        self.level = -1.0
         self.spent_at = self._at = now
         self._pace = self._missed = 0.0
         self._missed_at = now
@@ -126,6 +132,9 @@ class Budget:
         self.accounts = {tenant.name: Account(now) for tenant in tenants}
         self.heard: float | None = None
         self._rows: dict[str, dict[str, Row]] = {}
+        self._absent: set[str] = set()
+        self._absent_until = now
+        self._told_at = now
         self._reserved: dict[int, Reserved] = {}
         self._alone_at = now
         self.alone({}, now)
@@ -189,32 +198,43 @@ class Budget:
     def asks(self, waiting: Mapping[str, Waiting], now: float) -> dict[str, Asked]:
         """What to ask for each tenant at the next trade."""
         rows = {tenant.name: self._row(tenant, waiting, now) for tenant in self.tenants}
-        due = grants(self.total, self.tenants, {**self._rows, self.me: rows}, self.me)
+        if self._absent:
+            due = self._own_part(rows)
+        else:
+            due = grants(self.total, self.tenants, {**self._rows, self.me: rows}, self.me)
         for name, account in self.accounts.items():
             account.due = due[name]
         return {
             tenant.name: Asked(
-                rows[tenant.name]._replace(hold=due[tenant.name]), self._rate(tenant, waiting, now)
+                rows[tenant.name]._replace(hold=due[tenant.name]),
+                self._rate(tenant, waiting, now),
+                self._level(tenant, now),
             )
             for tenant in self.tenants
         }
 
     def take(self, standing: Standing, now: float) -> None:
         """What was leased; the trade was asked for at `now`."""
+        if self.heard is None:  # the others, who have not found back yet, spend their part all the same
+            self._absent, self._absent_until = set(self._rows), now + TTL
+        self._absent = self._absent - set(standing.rows) if now < self._absent_until else set()
         self.total, self.basis, self.heard = standing.total, standing.basis, now
-        self._alone_at = now
+        self._alone_at = self._told_at = now
         self._rows = standing.rows
-        self.gateways = max(len(standing.rows), 1)
+        self.gateways = max(len(standing.rows) + len(self._absent), 1)
         for name, account in self.accounts.items():
             account.hold = standing.holds.get(name, 0.0)
-            account.allowance += standing.rates.get(name, 0.0)
+            given = standing.rates.get(name, 0.0)
+            repaid = min(given, account.borrowed)
+            account.borrowed -= repaid
+            account.allowance += given - repaid
+            account.level = standing.levels.get(name, -1.0)
 
     def alone(self, waiting: Mapping[str, Waiting], now: float) -> None:
         """Nobody can be asked: go on with a fair part of what was last known. Call it at every trade that fails."""
         self.heard = None
         rows = {tenant.name: self._row(tenant, waiting, now) for tenant in self.tenants}
-        fair = [self._fair(tenant) for tenant in self.tenants]
-        due = grants(self.total / self.gateways, fair, {self.me: rows}, self.me)
+        due = self._own_part(rows)
         passed, self._alone_at = max(now - self._alone_at, 0.0), now
         for tenant in self.tenants:
             account = self.accounts[tenant.name]
@@ -222,11 +242,22 @@ class Budget:
             if not math.isinf(tenant.per_minute):
                 rate = tenant.per_minute / 60.0 / self.gateways
                 most = max(rate * BURST, account.allowance)
-                account.allowance = min(account.allowance + rate * min(passed, BURST), most)
+                more = min(rate * min(passed, BURST), most - account.allowance)
+                account.allowance += more
+                # No more than a store that stood still or was lost has gathered meanwhile.
+                account.borrowed = min(account.borrowed + more, rate * BURST)
 
-    def _fair(self, tenant: Tenant) -> Tenant:
-        """A tenant with this gateway's part of its hard cap."""
-        return replace(tenant, in_flight=tenant.in_flight / self.gateways)
+    def _own_part(self, rows: Mapping[str, Row]) -> dict[str, float]:
+        """What is due to this gateway of its fair part of the budget and the hard caps, whatever the others want."""
+        fair = [replace(each, in_flight=each.in_flight / self.gateways) for each in self.tenants]
+        return grants(self.total / self.gateways, fair, {self.me: rows}, self.me)
+
+    def _level(self, tenant: Tenant, now: float) -> float:
+        """What should be left of a tenant's rate by now, if nobody drew since this gateway was told; -1 if never."""
+        level = self.accounts[tenant.name].level
+        if level < 0 or math.isinf(tenant.per_minute):
+            return -1.0
+        return min(level + tenant.per_minute / 60.0 * max(now - self._told_at, 0.0), burst(tenant))
 
     def _row(self, tenant: Tenant, waiting: Mapping[str, Waiting], now: float) -> Row:
         account, queued = self.accounts[tenant.name], waiting.get(tenant.name, _NOBODY)
@@ -243,9 +274,10 @@ class Budget:
         keep = max(least, account.pace(now) * AHEAD, queued.need)
         if now - account.spent_at > IDLE and not queued.need and account.allowance > least:
             given_back = account.allowance - least
-            account.allowance = least
-            return -given_back
-        return max(keep - account.allowance, 0.0)
+            repaid = min(given_back, account.borrowed)
+            account.allowance, account.borrowed = least, account.borrowed - repaid
+            return repaid - given_back
+        return max(keep - account.allowance, 0.0) + account.borrowed
 
     def _least(self, tenant: Tenant) -> float:
         """Tokens of a rate that a gateway always tries to have, so that a first request need not wait."""
