@@ -22,7 +22,7 @@ import yaml
 from benchmarks.http_load import Load
 from benchmarks.server_cpu import cpu_seconds, payloads, upstream
 from benchmarks.transport import TransportBench
-from extproc.demo.processes import Child, answers, free_port, program
+from extproc.demo.processes import Child, free_port, program
 
 _OFF: dict[str, Any] = {"feedback": {"source": "off"}}
 #: Requests under way at once.
