@@ -41,7 +41,7 @@ class Seen:
 
 
 class Witnesses:
-    """Some of them in one thread.
+    """Some of them in one thread: so many ports of each host.
 
     Attributes:
         addresses: ip:port of each.
@@ -49,8 +49,8 @@ class Witnesses:
         refusing: addresses that answer 503.
     """
 
-    def __init__(self, count: int, host: str = "127.0.0.1") -> None:
-        self._count, self._host = count, host
+    def __init__(self, count: int, *hosts: str) -> None:
+        self._count, self._hosts = count, hosts or ("127.0.0.1",)
         self.addresses: list[str] = []
         self.seen: list[Seen] = []
         self.refusing: set[str] = set()
@@ -69,8 +69,8 @@ class Witnesses:
         self._loop.close()
 
     async def _listen(self) -> None:
-        for _ in range(self._count):
-            server = await asyncio.start_server(self._talk, self._host, 0, limit=2**20)
+        for address in self._hosts * self._count:
+            server = await asyncio.start_server(self._talk, address, 0, limit=2**20)
             host, port = server.sockets[0].getsockname()[:2]
             self.addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
             self._servers.append(server)
@@ -147,8 +147,8 @@ async def _stream(writer: asyncio.StreamWriter, pause: float) -> None:
 
 
 @contextmanager
-def witnesses(count: int, host: str = "127.0.0.1") -> Iterator[Witnesses]:
-    made = Witnesses(count, host)
+def witnesses(count: int, *hosts: str) -> Iterator[Witnesses]:
+    made = Witnesses(count, *hosts)
     made.start()
     try:
         yield made
