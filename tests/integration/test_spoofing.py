@@ -15,7 +15,14 @@ HEADERS = [
     "x-gateway-destination-endpoint-subset",
     "x-gateway-pool",
     "x-mirror-cluster",
+    "x-gateway-destination-endpoint-served",
     "x-kvsteer-expected-hit",
+    "X-KVsteer-Request-Id",
+    "test-epp-endpoint-selection",
+    "x-prefiller-host-port",
+    "X-Encoder-Hosts-Ports",
+    "x-data-parallel-host-port",
+    "x-kv-cache-source-host-port",
 ]
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 
@@ -35,7 +42,8 @@ async def attempt(stack: Stack, session: aiohttp.ClientSession, name: str, value
 
 
 async def everything(stack: Stack) -> None:
-    targets = [f"127.0.0.1:{stack.envoy_admin}", f"127.0.0.1:{stack.gateway_ports[0][1]}", "[::1]:1", "junk"]
+    admin = f"127.0.0.1:{stack.envoy_admin}"
+    targets = [admin, f"127.0.0.1:{stack.gateway_ports[0][1]}", "[::1]:1", "junk", f"{admin},{admin}"]
     async with aiohttp.ClientSession() as session:
         for name in HEADERS:
             for value in targets:

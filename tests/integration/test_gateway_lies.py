@@ -1,0 +1,105 @@
+"""The generated configuration before a gateway that is dead, hung, slow, crashing or lying: what clients get.
+
+A gateway that fails costs a client its steering, and at most one `message_timeout`; never its answer, but for one
+fault, which Envoy makes an error whatever it is told: a header value that HTTP does not allow.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.alone import Envoy, envoy, replicas, until
+from tests.integration.lying_gateway import lying_gateway
+
+BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
+TIMEOUT = 0.4  # s, of a message
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Envoy, list[str]]]:
+    with replicas(3) as addresses, lying_gateway(addresses[2]) as port:
+        tree = {
+            "pools": [{"replicas": addresses[:2]}],
+            "grpc": {"address": f"127.0.0.1:{port}"},
+            "envoy": {"message_timeout": TIMEOUT, "access_log": False},
+            "feedback": {"source": "off"},
+        }
+        with envoy(tmp_path_factory.mktemp("envoy"), tree) as started:
+            until(lambda: slow(started), 10, "Envoy asks the gateway")
+            yield started, addresses
+
+
+def listens(started: Envoy) -> bool:
+    """Whether Envoy takes requests, which it does once it has asked for the gateway's health."""
+    try:
+        return started.request("GET", "/")[0] == 200
+    except OSError:
+        return False
+
+
+def slow(started: Envoy) -> bool:
+    """Whether the gateway is asked: one that is silent is waited for."""
+    began = time.monotonic()
+    if not listens(started):
+        return False
+    started.request("GET", "/silent")
+    return time.monotonic() - began > TIMEOUT / 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(
+            fault + at
+            for fault in ("abort", "crash", "close", "wrong-kind", "empty")
+            for at in ("", "-at-body")
+        ),
+        *(fault + at for fault in ("garbage", "twice", "outside") for at in ("", "-at-body")),
+        "authority",
+    ],
+)
+def test_a_fault_costs_the_steering_and_no_request(running: tuple[Envoy, list[str]], fault: str) -> None:
+    started, addresses = running
+    began = time.monotonic()
+    status, _, headers = started.request("POST", f"/{fault}", BODY)
+    assert (status, headers["x-kvsteer-replica"] in addresses[:2]) == (200, True)
+    assert time.monotonic() - began < TIMEOUT + 1.0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("fault", ["silent", "silent-at-body"])
+def test_silence_costs_one_timeout(running: tuple[Envoy, list[str]], fault: str, method: str) -> None:
+    started, addresses = running
+    began = time.monotonic()
+    status, _, headers = started.request(method, f"/{fault}", BODY if method == "POST" else None)
+    took = time.monotonic() - began
+    assert (status, headers["x-kvsteer-replica"] in addresses[:2]) == (200, True)
+    assert took < TIMEOUT + 1.0
+    assert took > TIMEOUT * 0.9 or (fault, method) == ("silent-at-body", "GET")
+
+
+def test_a_value_that_http_does_not_allow_is_an_error_and_never_a_header(
+    running: tuple[Envoy, list[str]],
+) -> None:
+    started, _ = running
+    status, body, _ = started.request("POST", "/bad-value", BODY)
+    assert (status, body) == (500, b"")
+
+
+def test_a_gateway_that_takes_connections_and_says_nothing_costs_no_request(tmp_path: Path) -> None:
+    with replicas(1) as addresses, socket.create_server(("127.0.0.1", 0)) as deaf:
+        tree = {
+            "pools": [{"replicas": addresses}],
+            "grpc": {"address": f"127.0.0.1:{deaf.getsockname()[1]}"},
+            "envoy": {"message_timeout": TIMEOUT, "access_log": False},
+            "feedback": {"source": "off"},
+        }
+        with envoy(tmp_path, tree) as started:
+            until(lambda: listens(started), 10, "Envoy takes requests")
+            for method in ("GET", "POST"):
+                began = time.monotonic()
+                assert started.request(method, "/", BODY if method == "POST" else None)[0] == 200
+                assert time.monotonic() - began < TIMEOUT + 1.0
