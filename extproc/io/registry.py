@@ -28,10 +28,10 @@ _log = structlog.get_logger("kvsteer.registry")
 
 #: Heartbeats after which a silent gateway's entries are gone.
 _TTL_BEATS = 10
-#: Deadlines a beat may take: INFO, TIME, its entries, the orders read, the orders written.
-_BEAT_TRIPS = 5
-#: Deadlines that a look between two beats may take: it reads, and perhaps writes.
-_LOOK_TRIPS = 2
+#: Deadlines a beat may take: INFO, TIME, its entries, and a look.
+_BEAT_TRIPS = 7
+#: Deadlines that a look between two beats may take: it waits for one that is under way, reads, and perhaps writes.
+_LOOK_TRIPS = 4
 #: Beats between two looks at how Redis is configured.
 _CHECK_BEATS = 15
 
@@ -70,7 +70,7 @@ class Registry:
     async def beat(self) -> None:
         """Refresh this gateway's entries. Never raises for Redis' sake."""
         try:
-            # A beat is five round trips at most, whatever the number of pools; each has the deadline.
+            # A beat is five round trips, or a few more, whatever the number of pools; each has the deadline.
             async with asyncio.timeout(
                 _BEAT_TRIPS * self._settings.deadline + self._settings.connect_timeout
             ):

@@ -1,6 +1,7 @@
 """Orders of operators: what they ask of pools, with hand-written ones in Redis, and what deadlines do."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 from unittest.mock import Mock
@@ -54,6 +55,11 @@ class Redis:
         self.trips = 0
         #: What each call answers instead, by its name.
         self.refuses: dict[str, Exception] = {}
+        #: Awaited after Redis answered a round trip, before who asked has the answers.
+        self.between: Callable[[], Awaitable[None]] = self.at_once
+
+    async def at_once(self) -> None:
+        """Nothing happens in between."""
 
     async def time(self) -> tuple[int, int]:
         """Of a clock that is so many seconds off."""
@@ -110,13 +116,22 @@ class Pipe:
 
     async def execute(self, raise_on_error: bool) -> list[Any]:
         assert not raise_on_error
+        answers = self._answers()
+        await self.redis.between()
+        return answers
+
+    def _answers(self) -> list[Any]:
         return [call() for call in self.calls]
 
     def _add(self, name: str, call: Callable[[], Any]) -> None:
         self.calls.append(lambda: self.redis.refuses[name] if name in self.redis.refuses else call())
 
-    def _write(self, key: str, read: int, least: int, word: str, ttl: float, count: int, *said: Any) -> bytes:
+    def _write(
+        self, key: str, read: int, least: int, word: str, ttl: float, exactly: bytes, count: int, *said: Any
+    ) -> bytes:
         held = self.redis.keys.setdefault(key, {})
+        if exactly and exactly != b"=" + held.get(b"*count", b""):
+            return b""
         there = int(held.get(b"*count", b"0:").split(b":")[0])
         if there < read:
             return b""
@@ -308,6 +323,55 @@ async def test_an_order_given_to_an_older_redis_by_a_fresh_gateway_counts(time: 
         replica = gateway.pool.get(A)
         assert replica is not None
         assert replica.life.deadline == pytest.approx(1061.0), "the later order counts"
+
+
+async def test_a_read_that_is_taken_in_after_our_own_write_is_no_older_redis(time: Clocks) -> None:
+    redis = Redis()
+    one, other = Gateway(redis), Gateway(redis)
+    await one.beat()
+    await other.beat()
+    has_read, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def held_up() -> None:
+        redis.between = redis.at_once
+        has_read.set()
+        await goes_on.wait()
+
+    redis.between = held_up
+    with capture_logs() as told:
+        early = asyncio.create_task(one.desk.look(redis))
+        await has_read.wait()
+        await one.order(A, "drain")
+        written = asyncio.create_task(one.desk.look(redis))
+        for _ in range(20):  # as far as it comes while the other one's answers are on their way
+            await asyncio.sleep(0)
+        goes_on.set()
+        await asyncio.gather(early, written)
+        assert redis.order(A) is not None
+        await one.desk.look(redis)
+    assert [entry["event"] for entry in told] == []
+    assert one.state(A) == QUIESCING
+
+
+async def test_an_undrain_elsewhere_is_not_undone_by_who_writes_again_what_redis_lost(time: Clocks) -> None:
+    redis = Redis()
+    one, other = Gateway(redis), Gateway(redis)
+    await one.order(A, "drain")
+    await one.beat()
+    await other.beat()
+    redis.keys.clear()
+
+    async def undrained_elsewhere() -> None:
+        redis.between = redis.at_once
+        await other.beat()
+        await other.order(A, "undrain")
+        await other.desk.look(redis)
+
+    redis.between = undrained_elsewhere  # between the read of `one` and its write
+    await one.desk.look(redis)
+    await other.desk.look(redis)
+    assert redis.order(A) is None
+    assert (one.state(A), other.state(A)) == (HEALTHY, HEALTHY)
 
 
 async def test_an_answer_says_every_gateway_only_when_the_order_stands_in_redis(time: Clocks) -> None:
