@@ -24,6 +24,10 @@ class Noop:
             reply = pb.ProcessingResponse(request_body=pb.BodyResponse())
         return reply.SerializeToString(), False, True
 
+    def rescue(self) -> Answer:
+        """Nothing is held."""
+        return None
+
     def answer_by(self, push: Push) -> None:
         """Nothing is ever owed."""
 

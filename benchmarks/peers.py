@@ -40,7 +40,12 @@ class PeersBench(TransportBench):
     """
 
     def __init__(self, folder: Path, replicas: int, cpp: str, routers: dict[str, list[str]]) -> None:
-        names = {"noop_fast": _OFF, **({"noop_cpp": _OFF} if cpp else {}), "gateway_fast": _OFF, "gateway": {}}
+        names = {
+            "noop_fast": _OFF,
+            **({"noop_cpp": _OFF} if cpp else {}),
+            "gateway_fast": _OFF,
+            "gateway": {},
+        }
         super().__init__(folder, replicas, names, noop=False)
         self._cpp = cpp
         self._routers = routers
@@ -119,7 +124,9 @@ def run(size: int, args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cpp", default=os.environ.get("KVSTEER_NOOP_CPP", ""), help="the C++ no-op")
     parser.add_argument(
         "--router", action="append", default=[], metavar="NAME=COMMAND", help="a router; may be repeated"

@@ -47,7 +47,7 @@ class ExchangeSession:
         except Exception as error:  # a fault of ours must not cost the client its request
             self._settled = True
             self._watcher.failed(exchange, error)
-            return exchange.rescue() or None, True, True
+            return self.rescue(), True, True
         if not self._settled and exchange.state >= DECIDED:
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
@@ -70,12 +70,16 @@ class ExchangeSession:
                 return
         except Exception as error:  # as in `receive`
             self._watcher.failed(exchange, error)
-            answer, close = exchange.rescue() or None, True
+            answer, close = self.rescue(), True
         else:
             self._watcher.settled(exchange, self._spent + self._clock() - began)
         self.held, self._settled = False, True
         if self._push is not None:
             self._push(answer, close)
+
+    def rescue(self) -> Answer:
+        """A request's body, if Envoy keeps no copy: it goes on unsteered."""
+        return self._exchange.rescue() or None
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""

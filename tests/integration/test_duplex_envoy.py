@@ -23,6 +23,7 @@ MIB = 2**20
 MODES = {
     "buffered": ("buffered", ""),
     "full duplex": ("full_duplex", ""),
+    "full duplex, fast transport": ("full_duplex", ""),
     "full duplex both ways": ("full_duplex", "FULL_DUPLEX_STREAMED"),
 }
 POST = "POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json"
@@ -61,7 +62,8 @@ def stack(request: pytest.FixtureRequest, replicas: Witnesses) -> Iterator[Stack
     envoy = {"request_body_mode": mode, "retries": 0}
     source = "off" if response_mode else "trailers"
     gateway = {"feedback": {"source": source}}
-    made = WitnessStack(replicas, StackSettings(envoy=envoy, gateway=gateway))
+    transport = "fast" if "fast" in request.param else "grpcio"
+    made = WitnessStack(replicas, StackSettings(envoy=envoy, gateway=gateway, transport=transport))
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(

@@ -216,3 +216,19 @@ async def test_an_address_in_use_is_an_oserror_that_names_it(served: Served) -> 
     )
     with pytest.raises(OSError, match=str(served.transport.port)):
         await second.start()
+
+
+async def test_a_stop_gives_back_the_part_of_a_body_that_nobody_else_has(kind: str) -> None:
+    async with Served(kind) as served:
+        call = served.stream()
+        await call.write(request_headers(mode=pb.ProcessingMode.FULL_DUPLEX_STREAMED))
+        await call.write(request_body(b"a part of a bo", end=False))
+        other = served.stream()  # its answer tells that the part was read
+        await decided(other)
+        await served.transport.stop(0.1)
+        first, piece = answer(await call.read()), answer(await call.read())
+        assert first.WhichOneof("response") == "request_headers"
+        streamed = piece.request_body.response.body_mutation.streamed_response
+        assert (streamed.body, streamed.end_of_stream) == (b"a part of a bo", False)
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK

@@ -36,6 +36,9 @@ class Echo:
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         return data, False, True
 
+    def rescue(self) -> Answer:
+        return None
+
     def answer_by(self, push: Push) -> None:
         raise AssertionError("nothing is owed")
 

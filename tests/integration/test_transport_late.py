@@ -28,6 +28,9 @@ class Slow:
         self.held = data == b"hold"
         return (b"wait", False, False) if self.held else (data, False, True)
 
+    def rescue(self) -> Answer:
+        return None
+
     def answer_by(self, push: Push) -> None:
         self.push = push
 

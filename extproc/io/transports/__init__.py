@@ -42,6 +42,10 @@ class Session(Protocol):
         """
         ...
 
+    def rescue(self) -> Answer:
+        """What must be sent before a stream that is undecided may close with OK: bytes that nobody else has."""
+        ...
+
     def end(self) -> None:
         """The stream is over. Called exactly once."""
         ...

@@ -280,6 +280,8 @@ class _Exchange:
 
     def end(self) -> None:
         """The server stops."""
+        if self._undecided:
+            self._send(self._session.rescue())
         self._call.finish()
 
     def _keep(self, data: bytes) -> None:

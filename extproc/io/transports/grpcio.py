@@ -119,6 +119,8 @@ class GrpcioTransport:
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
+            if task in self._undecided:
+                await _write(context, session.rescue())
         finally:
             self._open.discard(task)
             self._undecided.discard(task)
