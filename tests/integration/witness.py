@@ -55,7 +55,8 @@ class Witnesses:
         self.seen: list[Seen] = []
         self.refusing: set[str] = set()
         self._loop = asyncio.new_event_loop()
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[str, asyncio.Server] = {}
+        self._talking: dict[str, set[asyncio.StreamWriter]] = {}
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def start(self) -> None:
@@ -68,15 +69,32 @@ class Witnesses:
         self._thread.join(10)
         self._loop.close()
 
+    def kill(self, address: str) -> None:
+        """One dies: it listens no more, and its connections are reset."""
+        asyncio.run_coroutine_threadsafe(self._kill(address), self._loop).result(10)
+
+    def revive(self, address: str) -> None:
+        """It listens again, where it did."""
+        host, _, port = address.rpartition(":")
+        asyncio.run_coroutine_threadsafe(self._open(host, int(port)), self._loop).result(10)
+
     async def _listen(self) -> None:
-        for address in self._hosts * self._count:
-            server = await asyncio.start_server(self._talk, address, 0, limit=2**20)
-            host, port = server.sockets[0].getsockname()[:2]
-            self.addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-            self._servers.append(server)
+        for host in self._hosts * self._count:
+            self.addresses.append(await self._open(host, 0))
+
+    async def _open(self, host: str, port: int) -> str:
+        server = await asyncio.start_server(self._talk, host.strip("[]"), port, limit=2**20)
+        address = _name(server.sockets[0].getsockname())
+        self._servers[address] = server
+        return address
+
+    async def _kill(self, address: str) -> None:
+        self._servers.pop(address).close()
+        for writer in self._talking.pop(address, set()):
+            writer.transport.abort()
 
     async def _close(self) -> None:
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -84,11 +102,12 @@ class Witnesses:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, port = writer.get_extra_info("sockname")[:2]
-        at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        at = _name(writer.get_extra_info("sockname"))
+        self._talking.setdefault(at, set()).add(writer)
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while line := await reader.readline():
                 await self._serve(line.decode().strip(), at, reader, writer)
+        self._talking.get(at, set()).discard(writer)
         writer.close()
 
     async def _serve(
@@ -113,6 +132,11 @@ class Witnesses:
         writer.write(_head(status, "application/json", f"content-length: {len(data)}"))
         writer.write(data)
         await writer.drain()
+
+
+def _name(socket_name: tuple[str, int]) -> str:
+    host, port = socket_name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _header_lines(reader: asyncio.StreamReader) -> list[tuple[str, str]]:
