@@ -1,6 +1,7 @@
 """Replicas that die and come back, and a picker that dies with requests on it, in both body modes."""
 
 import concurrent.futures
+import signal
 import time
 from collections.abc import Iterator
 
@@ -83,3 +84,18 @@ def test_a_picker_killed_with_answers_on_their_way_costs_none_of_them_but_in_ful
     gateway.restart()
     stack.wait_gateway(0, gateway)
     until(lambda: all_well(stack), 10, "requests are answered")
+
+
+def test_a_picker_that_stops_in_order_cuts_no_answer(running: tuple[Stack, Witnesses]) -> None:
+    stack, replicas = running
+    until(lambda: all_well(stack), 30, "all is well")
+    gateway, before = stack.children["gateway-0"], len(replicas.seen)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, stack, "/slow/events") for _ in range(4)]
+        until(lambda: len(replicas.seen) == before + 4, 10, "the answers are on their way")
+        gateway.signal(signal.SIGTERM)
+        answers = [each.result(timeout=10) for each in asked]
+    assert [(answer.status, answer.body.count(b"data: ")) for answer in answers] == [(200, 20)] * 4
+    until(lambda: not gateway.running, 10, "the gateway ends")
+    gateway.restart()
+    stack.wait_gateway(0, gateway)
