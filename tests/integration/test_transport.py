@@ -14,8 +14,9 @@ from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
 from extproc.io import clock
 from extproc.io.sessions import ExchangeSession
+from extproc.io.transports import reflection
 from extproc.pb import ext_proc_pb2 as pb
-from extproc.pb import health_pb2
+from extproc.pb import health_pb2, reflection_pb2
 from tests.integration.transports import TRANSPORTS
 from tests.unit.messages import answer, chat, request_body, request_headers, set_headers
 
@@ -231,4 +232,25 @@ async def test_a_stop_gives_back_the_part_of_a_body_that_nobody_else_has(kind: s
         streamed = piece.request_body.response.body_mutation.streamed_response
         assert (streamed.body, streamed.end_of_stream) == (b"a part of a bo", False)
         assert await call.read() is grpc.aio.EOF
+
+
+@pytest.mark.parametrize("path", reflection.PATHS)
+async def test_reflection_answers_each_question_on_one_stream(kind: str, path: str) -> None:
+    async with Served(kind) as served:
+        call = served.channel.stream_stream(path)()
+        for asked in (reflection_pb2.ServerReflectionRequest(list_services=""),) * 2:
+            await call.write(asked.SerializeToString())
+            told = reflection_pb2.ServerReflectionResponse.FromString(await call.read())
+            names = {service.name for service in told.list_services_response.service}
+            assert PROCESS.split("/")[1] in names
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_stop_ends_reflection_that_is_open(kind: str) -> None:
+    async with Served(kind) as served:
+        call = served.channel.stream_stream(reflection.PATHS[0])()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
+        await call.read()
+        await served.transport.stop(0.1)
         assert await call.code() is grpc.StatusCode.OK

@@ -231,7 +231,7 @@ def test_committed_modules_equal_a_fresh_compile(tmp_path: Path) -> None:
 
 def test_generated_modules_import_from_the_package() -> None:
     names = [module.name for module in pkgutil.iter_modules(extproc.pb.__path__)]
-    assert names == ["access_log_pb2", "ext_proc_pb2", "health_pb2"]
+    assert names == ["access_log_pb2", "ext_proc_pb2", "health_pb2", "reflection_pb2"]
     for name in names:
         importlib.import_module(f"extproc.pb.{name}")
     assert pb.ProcessingRequest.__module__ == "extproc.pb.ext_proc_pb2"

@@ -4,17 +4,18 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from extproc.addresses import parse_address
 from extproc.io import clock
-from extproc.io.transports import Answer, Session, SessionFactory
+from extproc.io.transports import Answer, Session, SessionFactory, reflection
 from extproc.io.transports.h2 import grpc
 from extproc.io.transports.h2.calls import IDLE, Call, Handler, Method, Router, Unary
 from extproc.io.transports.h2.limits import Limits
 from extproc.io.transports.h2.sending import Shared
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
+from extproc.io.transports.services import Endable, Logs, Reflection, Watch
 from extproc.io.transports.tls import Certificates, TlsFiles
 from extproc.io.transports.wire import Wire
 
@@ -76,7 +77,7 @@ class FastTransport:
         self._wires: set[Wire] = set()
         self._open = self._undecided = 0
         self._settled, self._empty = asyncio.Event(), asyncio.Event()
-        self._running: set[_Endable] = set()
+        self._running: set[Endable] = set()
         self._server: Any = None
         self._sweeper: asyncio.Task[None] | None = None
         self._certificates: Certificates | None = None
@@ -176,9 +177,10 @@ class FastTransport:
         log = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
         return {
             f"/{EXT_PROC_SERVICE}/Process".encode(): self._process,
-            log.encode(): lambda call: _Logs(self, call, self._on_log),
+            log.encode(): lambda call: Logs(self, call, self._on_log),
             f"{health}Check".encode(): lambda call: Unary(call, self._check),
-            f"{health}Watch".encode(): lambda call: _Watch(self._health, call),
+            f"{health}Watch".encode(): lambda call: Watch(self._health, call),
+            **{path.encode(): lambda call: Reflection(self, call) for path in reflection.PATHS},
         }
 
     def _process(self, call: Call) -> Handler:
@@ -199,11 +201,11 @@ class FastTransport:
         if not self._undecided and self.stopping:
             self._settled.set()
 
-    def began(self, running: "_Endable") -> None:
+    def began(self, running: Endable) -> None:
         """End it when everything has to end."""
         self._running.add(running)
 
-    def ended(self, running: "_Endable") -> None:
+    def ended(self, running: Endable) -> None:
         """No longer."""
         self._running.discard(running)
 
@@ -217,12 +219,6 @@ class FastTransport:
     @staticmethod
     def _later(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, what)
-
-
-class _Endable(Protocol):
-    def end(self) -> None:
-        """The server stops."""
-        ...
 
 
 class _Exchange:
@@ -323,63 +319,6 @@ class _Exchange:
         if answer is not None:
             for part in (answer,) if isinstance(answer, bytes) else answer:
                 self._call.send(part)
-
-
-class _Logs:
-    """Envoy's access log: messages one way, an empty one at the end."""
-
-    __slots__ = ("_call", "_on_log", "_server")
-
-    def __init__(self, server: FastTransport, call: Call, on_log: Callable[[bytes], None]) -> None:
-        self._server, self._call, self._on_log = server, call, on_log
-        server.began(self)
-
-    def message(self, data: bytes) -> None:
-        """Pass it on."""
-        self._on_log(data)
-
-    def half_closed(self) -> None:
-        """Say thanks."""
-        self._call.send(b"")
-        self._call.finish()
-
-    def end(self) -> None:
-        """The server stops."""
-        self.half_closed()
-
-    def over(self) -> None:
-        """Nothing more is told."""
-        self._server.ended(self)
-
-
-class _Watch:
-    """A health watch: the status now, then each change."""
-
-    __slots__ = ("_call", "_health", "_request", "_task")
-
-    def __init__(self, health: HealthBook, call: Call) -> None:
-        self._health, self._call = health, call
-        self._request = b""
-        self._task: asyncio.Task[None] | None = None
-
-    def message(self, data: bytes) -> None:
-        """What is watched."""
-        self._request = data
-
-    def half_closed(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._tell())
-
-    def over(self) -> None:
-        """Nobody listens."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _tell(self) -> None:
-        async for answer in self._health.watch(self._request):
-            self._call.send(answer)
-        self._task = None
-        self._call.finish()
 
 
 async def _within(event: asyncio.Event, seconds: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from extproc.io.transports import Answer, Session, SessionFactory
+from extproc.io.transports import Answer, Session, SessionFactory, reflection
 from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
@@ -81,6 +81,7 @@ class GrpcioTransport:
                         "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
                     },
                 ),
+                *_reflection(self._reflect),
             )
         )
         try:
@@ -161,6 +162,19 @@ class GrpcioTransport:
             self._open.discard(task)
         return b""
 
+    async def _reflect(self, _requests: object, context: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            while (data := await context.read()) is not grpc.aio.EOF:
+                await context.write(reflection.answer(data))
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        finally:
+            self._open.discard(task)
+
     async def _check(self, request: bytes, context: Any) -> bytes:
         answer = self._health.check(request)
         if answer is None:
@@ -172,6 +186,15 @@ class GrpcioTransport:
         write: Callable[[bytes], Awaitable[None]] = context.write
         async for answer in self._health.watch(request):
             await write(answer)
+
+
+def _reflection(method: Any) -> list[Any]:
+    made = []
+    for path in reflection.PATHS:
+        _, service, name = path.split("/")
+        handlers = {name: grpc.stream_stream_rpc_method_handler(method)}
+        made.append(grpc.method_handlers_generic_handler(service, handlers))
+    return made
 
 
 async def _write(context: Any, answer: Answer) -> None:
