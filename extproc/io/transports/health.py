@@ -53,11 +53,12 @@ class HealthBook:
         """Answers to a Watch: the status now, then each change; an unknown service is told so and watched."""
         last = b""
         while not self._closed:
+            changed = self._changed  # taken first: what changes while the answer is being sent must not be missed
             now = self._status(request) or _UNKNOWN
             if now != last:
                 yield now
                 last = now
-            await self._changed.wait()
+            await changed.wait()
 
     def _status(self, request: bytes) -> bytes | None:
         try:
