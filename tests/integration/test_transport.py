@@ -232,6 +232,7 @@ async def test_a_stop_gives_back_the_part_of_a_body_that_nobody_else_has(kind: s
         streamed = piece.request_body.response.body_mutation.streamed_response
         assert (streamed.body, streamed.end_of_stream) == (b"a part of a bo", False)
         assert await call.read() is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("path", reflection.PATHS)
