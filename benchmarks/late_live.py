@@ -11,7 +11,8 @@ wait for CPU see the engines late and let them run dry: load average and the idl
     high load   mean TTFT at most 0.87 times, P99 at most 1.1 times that of binding at arrival
     overload    mean TTFT at most 0.5 times
     idle        median TTFT at most 1.05 times and 5 ms
-    always      no request fails; while something waits, replicas stand idle at most 2 % of the time
+    always      no request fails; while something waits, replicas stand idle at most 2 % of the time, as the engines
+                themselves tell (looked at twice a second); what the gateways believe of that is shown beside
 
 The first tenth of the arrivals is left out. Time to first token begins when the client sends.
 """
@@ -63,11 +64,16 @@ _LONGEST = 300.0
 _IDLE_REQUESTS, _IDLE_GAP = 80, 0.7
 _MEAN, _P99, _OVERLOAD, _IDLE_SHARE = 0.87, 1.1, 0.5, 0.02
 _IDLE, _IDLE_SECONDS = 1.05, 0.005
+#: Seconds between two looks at what waits and what the engines have to do.
+_LOOK = 0.5
+_HELD = re.compile(r"^kvsteer_held_requests\{.*\} ([1-9].*)$", re.M)
+_HORIZON = re.compile(r"^kvsteer_late_binding_horizon_seconds\{.*\} (\S+)$", re.M)
 _SERIES = re.compile(r'^kvsteer_held_replica_seconds_total\{.*state="(\w+)".*\} (\S+)$', re.M)
 
 
 class Run(NamedTuple):
-    """One run: seconds, requests that failed, and how idle replicas were while something waited (a share)."""
+    """One run: seconds, requests that failed, and how idle replicas were while something waited, as gateways believe
+    and as engines tell (shares); and the horizon at the end, in seconds."""
 
     mean: float
     p50: float
@@ -75,7 +81,38 @@ class Run(NamedTuple):
     p99: float
     hits: float
     failures: float
+    believed: float
     idle: float
+    horizon: float
+
+
+class Looks:
+    """What was seen of the replicas while something waited."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._gateways = [f"http://127.0.0.1:{admin}/metrics" for _, admin in stack.gateway_ports]
+        self._engines = [f"http://{address}/_truth" for address in stack.replicas]
+        self.seen = self.idle = 0
+
+    async def run(self, session: aiohttp.ClientSession) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            pages = await asyncio.gather(*(_get(session, url) for url in self._gateways))
+            if any(_HELD.search(page) for page in pages):
+                for said in await asyncio.gather(*(_get(session, url) for url in self._engines)):
+                    self.seen += 1
+                    self.idle += orjson.loads(said)["prompt_tokens_outstanding"] <= 0
+
+    @property
+    def share(self) -> float:
+        """Of the time in which something waited, how much the replicas had no prompt to compute."""
+        return self.idle / self.seen if self.seen else 0.0
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(url) as answer:
+        return await answer.text()
 
 
 def rows(trace: str | None, limit: int) -> list[Row]:
@@ -129,10 +166,11 @@ def stack_of(gateways: int, late: bool) -> StackSettings:
 def play(workload: list[Arrival], gateways: int, late: bool) -> Run:
     """Play arrivals through a fresh stack."""
     with Stack(stack_of(gateways, late)) as stack:
-        return figures(asyncio.run(send(stack.url, workload)), stack)
+        looks = Looks(stack)
+        return figures(asyncio.run(send(stack.url, workload, looks if late else None)), stack, looks)
 
 
-async def send(url: str, workload: list[Arrival]) -> list[Outcome]:
+async def send(url: str, workload: list[Arrival], looks: Looks | None = None) -> list[Outcome]:
     """Send every request at its time; what became of them, in the same order."""
     timeout = aiohttp.ClientTimeout(total=_LONGEST)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
@@ -143,15 +181,22 @@ async def send(url: str, workload: list[Arrival]) -> list[Outcome]:
             await asyncio.sleep(began + arrival.at - time.monotonic())
             return await ask(session, url, payload)
 
-        return list(await asyncio.gather(*map(one, workload)))
+        watching = asyncio.ensure_future(looks.run(session)) if looks is not None else None
+        outcomes = list(await asyncio.gather(*map(one, workload)))
+        if watching is not None:
+            watching.cancel()
+        return outcomes
 
 
-def figures(outcomes: list[Outcome], stack: Stack) -> Run:
+def figures(outcomes: list[Outcome], stack: Stack, looks: Looks) -> Run:
     """What a run showed, without the first tenth of its requests."""
     kept = Report(policy="", outcomes=outcomes[len(outcomes) // 10 :])
     seconds = {"busy": 0.0, "idle": 0.0}
+    horizons = [0.0]
     for number in range(stack.settings.gateways):
-        for state, value in _SERIES.findall(_metrics(stack, number)):
+        page = _metrics(stack, number)
+        horizons += map(float, _HORIZON.findall(page))
+        for state, value in _SERIES.findall(page):
             seconds[state] += float(value)
     whole = sum(seconds.values())
     return Run(
@@ -162,6 +207,8 @@ def figures(outcomes: list[Outcome], stack: Stack) -> Run:
         kept.hit_share,
         sum(1 for outcome in outcomes if outcome.failure),
         seconds["idle"] / whole if whole else 0.0,
+        looks.share,
+        max(horizons),
     )
 
 
@@ -181,7 +228,8 @@ def compare(name: str, workload: list[Arrival], gateways: int, rounds: int) -> l
             print(
                 f"{name:>9} {gateways} gateways, {'late      ' if late else 'at arrival'}: TTFT mean {run.mean:.3f}  "
                 f"P50 {run.p50:.3f}  P90 {run.p90:.3f}  P99 {run.p99:.3f} s  hit share {run.hits:.3f}  "
-                f"failures {run.failures}  idle while held {run.idle:.3f}",
+                f"failures {run.failures}  idle while held {run.idle:.3f} (believed {run.believed:.3f})  "
+                f"horizon {run.horizon:.2f} s",
                 flush=True,
             )
     early, bound = mean_of(seen[False]), mean_of(seen[True])

@@ -20,6 +20,9 @@ only the owner binds. What it knows is as old as the journal is late, and three 
 * An own request that shares uncached text with another's, for which room is left, waits for the news of where that
   goes: it will be warm there.
 
+Patience does not grow where news come later than that: a replica would stand idle for it. The horizon grows instead
+(`heard`), by as much as news come later, so that the next prompt is on its way before a replica has run dry.
+
 Pure: events come in as calls, the caller binds what `next_own` names, and asks `wake` when to look again.
 """
 
@@ -43,6 +46,13 @@ _LONGEST_SLEEP = 0.5
 _OTHERS = 16
 #: Journal delays in `patience`: two for the way to the owner and back; the rest is for what is batched or late.
 _DELAYS = 10.0
+#: Seconds by which news may be late before the horizon grows: a journal's delay, which `theta` covers.
+_COVERED = 0.02
+#: Most seconds by which it grows: beyond, binding late is hardly better than binding at arrival.
+_MOST_SLACK = 0.5
+#: Parts by which the measured lag follows one that is longer, or shorter: it settles above the mean, at the expectile
+#: of 0.8, since a replica that runs dry costs more than one that is bound a little early.
+_RISES, _FALLS = 1 / 8, 1 / 32
 #: Float noise in times and backlogs.
 _EPSILON = 1e-6
 
@@ -96,6 +106,7 @@ class WaitingRoom:
         #: Called when something happened for which `next_own` is worth asking, while something of its own waits.
         self.on_stir: Callable[[], None] = lambda: None
         self.is_open = True  #: whether requests are held; else all that wait go at once, oldest first
+        self.lag = 0.0  #: seconds by which news of other gateways come late, as measured
         self._closed = False
         self._policy = self._bounded(pool.policy)
         self._held: dict[int, Held] = {}  # in the order of coming
@@ -176,7 +187,17 @@ class WaitingRoom:
                 if not held.watch.isdisjoint(hashes):
                     held.looked_up = -math.inf
 
+    def heard(self, seconds: float) -> None:
+        """News of other gateways came so many seconds after what they tell of. Call it a few times a second."""
+        longer = seconds - self.lag
+        self.lag += longer * (_RISES if longer > 0 else _FALLS)
+
     # -- the rule --------------------------------------------------------------------------------------
+
+    @property
+    def horizon(self) -> float:
+        """Seconds of prompt work ahead at which a replica is open now: `theta`, and what news come later."""
+        return self.settings.theta + min(max(self.lag - _COVERED, 0.0), _MOST_SLACK)
 
     def needs_none(self, now: float) -> bool:
         """Whether a request that comes may go at once: all are open and nobody waits, or none may be chosen."""
@@ -239,7 +260,7 @@ class WaitingRoom:
             return math.inf
         oldest = next(held.arrived for held in self._held.values() if held.is_own)
         again = self._again if self._again > now else math.inf
-        soonest, theta = min(oldest + self.settings.cap, now + _LONGEST_SLEEP, again), self.settings.theta
+        soonest, theta = min(oldest + self.settings.cap, now + _LONGEST_SLEEP, again), self.horizon
         for replica in self.pool.replicas:
             opens = replica.books.falls_to(theta, now)
             if now < opens < soonest:
@@ -248,7 +269,7 @@ class WaitingRoom:
 
     @property
     def _theta(self) -> float:
-        return self.settings.theta + _EPSILON
+        return self.horizon + _EPSILON
 
     def _capped(self, now: float) -> int | None:
         """The oldest own request that waited for `cap` seconds; others' that should be gone are dropped."""

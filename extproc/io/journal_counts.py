@@ -32,6 +32,7 @@ class JournalCounts:
         self.bytes = {"out": 0, "in": 0}
         self.refusals: dict[str, int] = {}
         self.drops: dict[str, int] = {}
+        self._recent = (0, 0.0)  # batches that came back since `lately` was asked, and the seconds that took
         self.stream_rate = self.stream_batches = 0.0
         self._unechoed: float | None = None
         self._rate_at = 0.0
@@ -62,6 +63,12 @@ class JournalCounts:
             self.delay_last = now - made
             self.delays[bisect_left(DELAYS, now - made)] += 1
             self.delay_sum += now - made
+            self._recent = self._recent[0] + 1, self._recent[1] + now - made
+
+    def lately(self) -> float | None:
+        """Seconds after which own batches came back, on average since this was last asked; None when none did."""
+        (count, seconds), self._recent = self._recent, (0, 0.0)
+        return seconds / count if count else None
 
     def deaf_for(self, now: float) -> float:
         """Seconds since Redis took a batch of ours after which none came back; 0 when all do."""

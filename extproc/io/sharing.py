@@ -260,10 +260,18 @@ class Sharing:
                 "more gateways write to the journal than are heard; give each fleet a redis.prefix of its own",
                 heard=len(self.shared.peers),
             )
+        self._tell_lag()
         for name in self.shared.arrived():
             self._duty.arrived(name)
         for name, duty in self._duties.items():
             duty.keep_only({replica.address for replica in self.shared.pools[name].replicas})
+
+    def _tell_lag(self) -> None:
+        """Tell the waiting rooms how late news come; others hear of us as late as we hear of ourselves."""
+        late = self.counts.lately()
+        if late is not None:
+            for hall in self._steering.holding.halls.values():
+                hall.room.heard(late)
 
     async def _read(self) -> None:
         await self._duty.begin()

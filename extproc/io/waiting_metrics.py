@@ -51,11 +51,17 @@ class WaitingMetrics(Collector):
             "Replica-seconds while something waited; idle: without prompt work, as far as the gateway knows.",
             labels=["pool", "state"],
         )
+        horizon = GaugeMetricFamily(
+            "kvsteer_late_binding_horizon_seconds",
+            "Prompt work ahead at which a replica counts as nearly free now.",
+            labels=["pool"],
+        )
         for name, hall in self._holding.halls.items():
+            horizon.add_metric([name], hall.room.horizon)
             for how, count in hall.ended.items():
                 waits.add_metric([name, how], count)
             requests.add_metric([name], hall.room.own)
             size.add_metric([name], hall.size)
             time.add_metric([name, "idle"], hall.idle)
             time.add_metric([name, "busy"], hall.seconds - hall.idle)
-        yield from (waits, requests, size, time)
+        yield from (waits, requests, size, time, horizon)

@@ -130,8 +130,10 @@ class Gateway:
                 prompt.model, prompt.dialect, job.row.tokens, job.row.output, prompt.max_output
             )
 
-    def hear(self, news: News, now: float) -> None:
-        """Take in what another gateway did."""
+    def hear(self, news: News, now: float, lag: float = 0.0) -> None:
+        """Take in what another gateway did `lag` seconds ago."""
+        if self.room is not None:
+            self.room.heard(lag)
         if isinstance(news, Placed):
             self._hear_placed(news, now)
         elif isinstance(news, FirstToken):

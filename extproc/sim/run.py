@@ -269,7 +269,7 @@ class Simulation:
         sender, news = what
         for gateway in self.gateways:
             if gateway is not sender:
-                gateway.hear(news, self.now)
+                gateway.hear(news, self.now, self.settings.journal or 0.0)
                 self._pump(gateway)
 
     # -- replicas --------------------------------------------------------------------------------------

@@ -140,3 +140,16 @@ async def test_a_reader_whose_gateways_own_batches_do_not_come_back_connects_ane
     now[0] = 60.0
     await made._mind_echo()
     assert reconnect.call_count == 2
+
+
+def test_how_late_news_come_is_the_mean_of_what_came_back_since_it_was_last_asked() -> None:
+    counts = JournalCounts("me", 1)
+    assert counts.lately() is None
+    for seq, (made, back) in enumerate([(0.0, 0.25), (1.0, 1.75), (2.0, 2.125)]):
+        counts.sending(seq, made)
+        if seq < 2:
+            counts.echoed(seq, back)
+    assert counts.lately() == 0.5  # of 0.25 and 0.75 s
+    assert counts.lately() is None, "nothing came back since"
+    counts.echoed(2, 2.125)
+    assert counts.lately() == 0.125

@@ -129,6 +129,32 @@ def test_room_is_left_for_another_gateways_request_that_comes_first_but_not_for_
     assert bench.room.next_own(0.06) == 1, "the owner did not take it, and the replica stood idle"
 
 
+def test_where_news_come_late_a_replica_opens_so_much_sooner_within_bounds() -> None:
+    bench = Bench(replicas=1, theta=0.2)
+    bench.busy(90, "r0", 1000)
+    bench.room.hold(1, prompt(500), 0.0)
+    for _ in range(100):
+        bench.room.heard(0.02)
+    assert bench.room.horizon == pytest.approx(0.2), "a journal's delay is covered by theta"
+    for _ in range(100):
+        bench.room.heard(0.12)
+    assert bench.room.horizon == pytest.approx(0.3, abs=0.001)
+    assert bench.room.next_own(0.69) is None
+    assert bench.room.wake(0.69) == pytest.approx(0.7, abs=0.001)
+    assert bench.room.next_own(0.701) == 1
+    for _ in range(100):
+        bench.room.heard(30.0)
+    assert bench.room.horizon == pytest.approx(0.7)
+
+
+def test_the_measured_lag_rises_faster_than_it_falls() -> None:
+    bench = Bench()
+    bench.room.heard(0.8)
+    assert bench.room.lag == pytest.approx(0.1)  # an eighth of it
+    bench.room.heard(0.0)
+    assert bench.room.lag == pytest.approx(0.1 * 31 / 32)
+
+
 def test_another_gateways_request_that_comes_later_does_not_keep_an_own_one_back() -> None:
     bench = Bench(replicas=1)
     bench.room.hear(50, prompt(900, root=5), 0.0)
