@@ -176,6 +176,11 @@ class Holding:
         if self._held:
             self.on_due()
 
+    def looked(self, late: float) -> None:
+        """`pump` was called so many seconds later than it was due. Call it a few times a second."""
+        for hall in self.halls.values():
+            hall.room.looked(late)
+
     def close(self, now: float) -> None:
         """Let everything go, and hold nothing any more: the gateway stops."""
         for hall in self.halls.values():

@@ -20,8 +20,9 @@ only the owner binds. What it knows is as old as the journal is late, and three 
 * An own request that shares uncached text with another's, for which room is left, waits for the news of where that
   goes: it will be warm there.
 
-Patience does not grow where news come later than that: a replica would stand idle for it. The horizon grows instead
-(`heard`), by as much as news come later, so that the next prompt is on its way before a replica has run dry.
+Patience does not grow where news or looks come later than that: a replica would stand idle for it. The horizon grows
+instead (`heard`, `looked`), by as much as they come later, so that the next prompt is on its way before a replica has
+run dry.
 
 Pure: events come in as calls, the caller binds what `next_own` names, and asks `wake` when to look again.
 """
@@ -83,6 +84,11 @@ class RoomSettings:
             raise ValueError(f"waiting: there is no order {self.order!r}; known: shortest, fcfs")
 
 
+def _followed(lag: float, seconds: float) -> float:
+    """A measured lag after one more measurement."""
+    return lag + (seconds - lag) * (_RISES if seconds > lag else _FALLS)
+
+
 #: One in the common order, which is that of the first three: whether it came when its replica was open already or too
 #: late for all to know of it, its rank, its key; then itself, that replica and the seconds of prompt work there.
 _Place = tuple[bool, float, int, Held, int, float]
@@ -107,6 +113,7 @@ class WaitingRoom:
         self.on_stir: Callable[[], None] = lambda: None
         self.is_open = True  #: whether requests are held; else all that wait go at once, oldest first
         self.lag = 0.0  #: seconds by which news of other gateways come late, as measured
+        self.delay = 0.0  #: and by which looks come later than they are due, where the gateway waits for CPU
         self._closed = False
         self._policy = self._bounded(pool.policy)
         self._held: dict[int, Held] = {}  # in the order of coming
@@ -189,15 +196,19 @@ class WaitingRoom:
 
     def heard(self, seconds: float) -> None:
         """News of other gateways came so many seconds after what they tell of. Call it a few times a second."""
-        longer = seconds - self.lag
-        self.lag += longer * (_RISES if longer > 0 else _FALLS)
+        self.lag = _followed(self.lag, seconds)
+
+    def looked(self, seconds: float) -> None:
+        """`next_own` was asked so many seconds later than it was due. Call it a few times a second."""
+        self.delay = _followed(self.delay, seconds)
 
     # -- the rule --------------------------------------------------------------------------------------
 
     @property
     def horizon(self) -> float:
-        """Seconds of prompt work ahead at which a replica is open now: `theta`, and what news come later."""
-        return self.settings.theta + min(max(self.lag - _COVERED, 0.0), _MOST_SLACK)
+        """Seconds of prompt work ahead at which a replica is open now: `theta`, and what news or looks come later."""
+        late = max(self.lag, self.delay)  # not the sum: who looks late takes news in late
+        return self.settings.theta + min(max(late - _COVERED, 0.0), _MOST_SLACK)
 
     def needs_none(self, now: float) -> bool:
         """Whether a request that comes may go at once: all are open and nobody waits, or none may be chosen."""

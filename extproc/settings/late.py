@@ -26,7 +26,8 @@ class LateBindingSettings(Settings):
         le=60,
         description=(
             "prompt work ahead at which a replica counts as nearly free; 0 for 250ms where `feedback.observer` tells "
-            "first tokens, else one and a half times `metrics.interval`"
+            "first tokens, else one and a half times `metrics.interval`. It grows while news of other gateways, or "
+            "looks of this one, come later than 20ms: by as much, at most by 500ms"
         ),
     )
     longest_wait: Duration = Field(

@@ -147,6 +147,14 @@ def test_where_news_come_late_a_replica_opens_so_much_sooner_within_bounds() -> 
     assert bench.room.horizon == pytest.approx(0.7)
 
 
+def test_where_the_gateway_looks_late_for_want_of_cpu_a_replica_opens_so_much_sooner() -> None:
+    bench = Bench(replicas=1, theta=0.2)
+    for _ in range(100):
+        bench.room.looked(0.17)
+        bench.room.heard(0.12)
+    assert bench.room.horizon == pytest.approx(0.35, abs=0.001)  # the longer of both counts, less 0.02 s
+
+
 def test_the_measured_lag_rises_faster_than_it_falls() -> None:
     bench = Bench()
     bench.room.heard(0.8)

@@ -167,3 +167,19 @@ def test_a_session_whose_stream_ends_while_it_is_held_leaves_nothing() -> None:
     session.end()
     mind.holding.pump(100.0)
     assert (len(mind.holding), pushed, watcher.told) == (0, [], ["ended"])
+
+
+async def test_how_late_looks_are_is_told_four_times_a_second_by_the_latest() -> None:
+    holding = Looked(Clock())
+    told: list[float] = []
+    holding.looked = told.append  # type: ignore[method-assign]
+    Waking(holding, holding.clock)
+    for late in (0.125, 0.0625, 0.25):  # the loop was elsewhere for so long after each was asked for
+        holding.on_due()
+        holding.clock.now += late
+        await turns()
+    assert told == [0.25], "0.4375 s have gone by: the first two are within the quarter second"
+    holding.on_due()
+    holding.clock.now += 0.5
+    await turns()
+    assert told == [0.25, 0.5]
