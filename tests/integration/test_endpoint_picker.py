@@ -1,6 +1,6 @@
 """The traffic cases of the Gateway API Inference Extension's conformance suite, before a bare Envoy.
 
-1 to 4 here, in both body modes; 5, 7 and 8 in test_endpoint_pickers.py.
+1 to 4 here, in both body modes; 5, 7 and 8 in test_endpoint_pickers.py, 6 in test_endpoint_picker_h2c.py.
 """
 
 import asyncio
