@@ -84,6 +84,15 @@ class Raw:
     def say(self, raw: bytes) -> None:
         self.writer.write(raw)
 
+    async def read_until(self, kind: int) -> bytes:
+        """The payload of the next frame of a kind; those before it are thrown away."""
+        async with asyncio.timeout(10):
+            while True:
+                size, _, _ = struct.unpack(">IBI", await self.reader.readexactly(9))
+                payload = await self.reader.readexactly(size >> 8)
+                if size & 0xFF == kind:
+                    return payload
+
     async def frames(self) -> list[tuple[int, int, bytes]]:
         """Kind, stream and payload of every frame until the server closes."""
         async with asyncio.timeout(10):
@@ -227,6 +236,24 @@ async def test_a_peer_that_never_reads_is_cut_after_a_while_and_others_are_serve
         stalled = transport.shared.refusals.counts
         await until_async(lambda: asyncio.sleep(0.01, stalled["stalled"] == 1), 10, "it is cut")
         await until_async(lambda: asyncio.sleep(0, Echo.open == 0), 5, "its session has ended")
+
+
+async def test_a_peer_that_sends_thousands_of_requests_at_once_makes_nobody_wait_for_all_of_them() -> None:
+    async with serving() as transport:
+        greedy, other = await Raw.greeting(transport.port), await Raw.greeting(transport.port)
+        await other.read_until(frames.SETTINGS)
+        get = b"\x82\x86\x84"  # GET http /
+        greedy.say(b"".join(headers(1 + 2 * at, get, end=True) for at in range(20_000)))
+        other.say(b"\0\0\x08\x06\0\0\0\0\08 bytes.")
+        await other.read_until(frames.PING)
+        begun = [wire.connection.streams.last for wire in transport._wires]
+        assert max(begun) < 6000, f"the other's PING waited for {max(begun) // 2} requests"
+        everything = transport._wires
+        await until_async(
+            lambda: asyncio.sleep(0, max(wire.connection.streams.last for wire in everything) == 39_999),
+            30,
+            "all are dealt with",
+        )
 
 
 async def test_a_call_ends_at_its_deadline() -> None:

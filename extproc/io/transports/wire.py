@@ -36,7 +36,8 @@ class Wire(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._scheduled = False
+        self._scheduled = self._behind = self._full = False
+        self._next: asyncio.Handle | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._quiet = 0
@@ -58,23 +59,27 @@ class Wire(asyncio.Protocol):
         connection.receive(data)
         if connection.out:
             self.flush()
+        if connection.behind and not self._behind:
+            self._wait_for_turn()
 
     def pause_writing(self) -> None:
         """The peer does not read: then it is not read either, and not forever."""
         self._stall = self._loop.call_later(self._owner.stalled, self._stalled)
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._full = True
+        self._read_or_not()
 
     def resume_writing(self) -> None:
         """It reads again."""
         if self._stall is not None:
             self._stall.cancel()
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._full = False
+        self._read_or_not()
+        if self._behind:
+            self._schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Every stream is lost."""
-        for timer in (self._handshake, self._stall):
+        for timer in (self._handshake, self._stall, self._next):
             if timer is not None:
                 timer.cancel()
         self.connection.lost()
@@ -109,6 +114,38 @@ class Wire(asyncio.Protocol):
         if self._quiet >= most:
             self._owner.shared.refusals.add("idle")
             self.connection.leave()
+
+    def _wait_for_turn(self) -> None:
+        """More came than one turn deals with: others are served first, and nothing is read meanwhile."""
+        self._behind = True
+        self._read_or_not()
+        self._schedule()
+
+    def _turn(self) -> None:
+        self._next = None
+        if self._full:
+            return  # the peer has to read first
+        connection = self.connection
+        connection.receive()
+        if connection.out:
+            self.flush()
+        if connection.behind:
+            self._schedule()
+        else:
+            self._behind = False
+            self._read_or_not()
+
+    def _schedule(self) -> None:
+        if self._next is None:
+            self._next = self._loop.call_soon(self._turn)
+
+    def _read_or_not(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._full or self._behind:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def _soon(self) -> None:
         if not self._scheduled and self._transport is not None:

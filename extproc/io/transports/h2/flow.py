@@ -5,7 +5,7 @@ once, a stream's as long as unfinished messages stay within the budget. The olde
 back, so that one always finishes.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -30,6 +30,9 @@ CONNECTION_WINDOW: Final = 4 * 2**20
 class Outflow:
     """What is sent, and what waits for a window.
 
+    A stream that has something to send and room in its own window is ready; only those are ever walked, so that
+    the work is in proportion to what is sent, however many streams wait for their own windows.
+
     Args:
         out: bytes to write.
         finished: called with a stream whose last frame was sent after waiting.
@@ -44,7 +47,7 @@ class Outflow:
         self._out = out
         self._finished = finished
         self._most = most
-        self._blocked: dict[int, Stream] = {}
+        self._ready: OrderedDict[int, Stream] = OrderedDict()
 
     def data(self, stream: Stream, payload: bytes) -> None:
         """Send a part of an answer. Raises ConnectionFault when the peer leaves too much waiting."""
@@ -58,9 +61,9 @@ class Outflow:
             raise ConnectionFault(ENHANCE_YOUR_CALM, "answers that nobody reads")
         if stream.queue is None:
             stream.queue = deque()
-            self._blocked[stream.number] = stream
         stream.queue.append(memoryview(payload))
         self.queued += size
+        self._may_send(stream)
         self.pump()
 
     def last(self, stream: Stream, frame: bytes) -> bool:
@@ -76,17 +79,20 @@ class Outflow:
         if stream.queue is not None:
             self.queued -= sum(len(part) for part in stream.queue)
             stream.queue = None
-            self._blocked.pop(stream.number, None)
+            self._ready.pop(stream.number, None)
 
     def pump(self) -> None:
         """Send what the windows allow, a frame of each stream in turn."""
-        moved = True
-        while moved and self.window > 0:
-            moved = False
-            for stream in list(self._blocked.values()):
-                if stream.send_window > 0 and self.window > 0:
-                    self._one_frame(stream)
-                    moved = True
+        ready = self._ready
+        while ready and self.window > 0:
+            _, stream = ready.popitem(last=False)
+            if stream.send_window > 0:  # a smaller INITIAL_WINDOW_SIZE may have shut it meanwhile
+                self._one_frame(stream)
+                self._may_send(stream)
+
+    def _may_send(self, stream: Stream) -> None:
+        if stream.queue is not None and stream.send_window > 0:
+            self._ready[stream.number] = stream
 
     def _one_frame(self, stream: Stream) -> None:
         assert stream.queue
@@ -103,7 +109,6 @@ class Outflow:
         if stream.queue:
             return
         stream.queue = None
-        del self._blocked[stream.number]
         if stream.last:
             self._out.append(stream.last)
             self._finished(stream)
@@ -121,15 +126,22 @@ class Outflow:
         if stream.send_window > LARGEST_WINDOW:
             raise StreamFault(stream.number, FLOW_CONTROL_ERROR, "a stream window above 2^31-1")
         if stream.queue is not None:
+            self._may_send(stream)
             self.pump()
 
     def resize(self, streams: dict[int, Stream], initial: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE: open streams' windows move with it, also below 0 (section 6.9.2)."""
+        """SETTINGS_INITIAL_WINDOW_SIZE: open streams' windows move with it, also below 0 (section 6.9.2).
+
+        Walks all open streams, so it is for once a frame. Raises ConnectionFault above 2^31-1.
+        """
         change, self.initial = initial - self.initial, initial
+        if not change:
+            return
         for stream in streams.values():
             stream.send_window += change
             if stream.send_window > LARGEST_WINDOW:
                 raise ConnectionFault(FLOW_CONTROL_ERROR, "a stream window above 2^31-1")
+            self._may_send(stream)
         if change > 0:
             self.pump()
 

@@ -70,6 +70,7 @@ class Sender:
         self.streams = Streams()
         self._shared = shared
         self._limits = limits = shared.limits
+        self._clock = shared.clock
         self._open = self.streams.open
         self._outflow = Outflow(self.out, self._finished, limits.output)
         self._inflow = Inflow(self.out, limits, shared.budget, shared.refusals, self._moved)
