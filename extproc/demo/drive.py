@@ -4,8 +4,9 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -88,10 +89,12 @@ async def drive(
     return report
 
 
-async def ask(session: aiohttp.ClientSession, url: str, payload: bytes) -> Outcome:
-    """Send one streamed chat request and read its answer to the end."""
+async def ask(
+    session: aiohttp.ClientSession, url: str, payload: bytes, more: Mapping[str, str] = MappingProxyType({})
+) -> Outcome:
+    """Send one streamed chat request, with `more` headers, and read its answer to the end."""
     outcome, began = Outcome(), time.monotonic()
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", **more}
     try:
         async with session.post(f"{url}/v1/chat/completions", data=payload, headers=headers) as answer:
             outcome.replica = answer.headers.get("x-kvsteer-replica", "")

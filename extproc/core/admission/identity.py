@@ -57,10 +57,10 @@ class Told(NamedTuple):
 
 def read(message: pb.ProcessingRequest, source: Source) -> Told:
     """Who sends it, "" for nobody known, and what it says of its size and patience. Never raises."""
-    found = {}
+    found, wanted = {}, ("content-length", source.header, source.deadline)
     for header in message.request_headers.headers.headers:
         name = header.key
-        if name == "content-length" or name == source.header or name == source.deadline:
+        if name in wanted:
             raw = header.raw_value
             found[name] = raw.decode("utf-8", "replace") if raw else header.value
     identity = ""

@@ -150,6 +150,7 @@ class Queue:
         parts = {tenant.name: tenant.share + free * tenant.weight / weights for tenant in tenants}
         self._lines = {name: _Line(max(part, 1e-6), now) for name, part in parts.items()}
         self._tickets: dict[int, Ticket] = {}
+        self._shares = 1.0 - settings.long_share, settings.long_share  #: of a tenant's turns: short, long
         self._others: Rows = {}
         self.tokens = 0.0
         self.size = 0
@@ -173,7 +174,7 @@ class Queue:
         if speed <= 0:
             return math.inf
         is_long = tokens >= self.settings.long
-        return (min(line.tokens, line.waiting[is_long] / self._share(is_long)) + tokens) / speed
+        return (min(line.tokens, line.waiting[is_long] / self._shares[is_long]) + tokens) / speed
 
     def refusal(self, ticket: Ticket, now: float) -> str:
         """Why a request can't wait; "" when it may."""
@@ -226,7 +227,7 @@ class Queue:
         line.counter += tokens / line.part
         is_long = tokens >= self.settings.long
         line.went[is_long] += tokens
-        line.turns[is_long] += tokens / self._share(is_long)
+        line.turns[is_long] += tokens / self._shares[is_long]
         line.speed.add(tokens, now)
         self.speed.add(tokens, now)
 
@@ -243,13 +244,9 @@ class Queue:
                 line.elsewhere[0] |= row.shorts > 0
                 line.elsewhere[1] |= row.longs > 0
                 before = self._others.get(gateway, {}).get(name, row)
-                line.turns[0] += max(row.short - before.short, 0.0) / self._share(False)
-                line.turns[1] += max(row.long - before.long, 0.0) / self._share(True)
+                line.turns[0] += max(row.short - before.short, 0.0) / self._shares[False]
+                line.turns[1] += max(row.long - before.long, 0.0) / self._shares[True]
         self._others = others
-
-    def _share(self, is_long: bool) -> float:
-        """The part of a tenant's turns that long or short requests have."""
-        return self.settings.long_share if is_long else 1.0 - self.settings.long_share
 
     def corrected(self, tenant: Tenant, tokens: float) -> None:
         """A request used so many tokens more than was expected (fewer below 0)."""

@@ -1,0 +1,267 @@
+"""What admission promises, through a real Envoy and Redis: no collapse above capacity, guarantees, long requests.
+
+    python -m benchmarks.admission_live [overload | tenants | long] [--seconds 300] [--gateways 1 4]
+
+Two emulated engines compute 1,000 prompt tokens a second each, a twentieth of what large models' do, so that requests
+are few and the machine's CPU is hardly used. Arrivals are Poisson; a twentieth of the prompts is 16 times as long.
+Exit status: 0 when everything held, 1 when something did not.
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, count
+from random import Random
+from typing import Any, NamedTuple
+
+import aiohttp
+import orjson
+
+from extproc.demo.drive import Outcome, ask
+from extproc.demo.stack import Stack, StackSettings
+
+_SPEED, _REPLICAS = 1000, 2
+#: Tokens of prompts and answers, and the part of the prompts that is long.
+_SHORT, LONG, _LONG_PART, _OUTPUT = 100, 1600, 0.05, 16
+#: Requests a second at which prompts take eight tenths of the replicas' time.
+LIMIT = 0.8 * _REPLICAS * _SPEED / ((1 - _LONG_PART) * _SHORT + _LONG_PART * LONG)
+_ENGINE = (
+    f"--prefill-speed {_SPEED} --step-budget 400 --kv-tokens 60000 --max-running 64 --tokens-per-chunk 16 "
+    "--step-ms 10 --sequence-ms 0.05"
+).split()
+_CAPACITY = {"prefill_speed": _SPEED, "kv_tokens": 60_000, "max_running": 64, "output_tokens": _OUTPUT}
+#: Tokens in flight that a replica is given to bear: two long prompts, or what it computes in three seconds.
+_BEARS = 3200
+#: Part of a run that is left out at its start, and seconds after which a request counts as lost.
+_WARM, _LONGEST = 0.2, 300.0
+#: Statuses that admission answers with.
+REFUSED = ("status 429", "status 503")
+
+_numbers = count(1)
+
+
+class Sent(NamedTuple):
+    """A request: seconds after the start, whose it is, and tokens of its prompt."""
+
+    at: float
+    tenant: str
+    tokens: int
+
+
+class Done(NamedTuple):
+    """What became of one."""
+
+    sent: Sent
+    outcome: Outcome
+
+    @property
+    def used(self) -> int:
+        """Tokens that it was served."""
+        return self.outcome.prompt_tokens + self.outcome.output_tokens if not self.outcome.failure else 0
+
+
+def arrivals(
+    rate: float, seconds: float, seed: int, tenant: str = "a", part: float = _LONG_PART
+) -> Iterator[Sent]:
+    """Poisson arrivals, `rate` a second, of short prompts and of `part` long ones."""
+    rng, at = Random(seed), 0.0
+    while (at := at + rng.expovariate(rate)) < seconds:
+        yield Sent(at, tenant, LONG if rng.random() < part else round(rng.uniform(0.2, 1.8) * _SHORT))
+
+
+def stack_of(gateways: int, admission: dict[str, Any] | None) -> StackSettings:
+    """Two engines behind so many gateways; what is admitted is told by the team's header."""
+    chosen = {
+        "mode": "on",
+        "identity": {"source": "header", "header": "x-team"},
+        "budget": {"replica_tokens": _BEARS, "cap": _REPLICAS * _BEARS},
+        **(admission or {}),
+    }
+    return StackSettings(
+        replicas=_REPLICAS,
+        gateways=gateways,
+        engine=_ENGINE,
+        pool={"capacity": _CAPACITY},
+        gateway={"feedback": {"source": "body"}, **({"admission": chosen} if admission is not None else {})},
+    )
+
+
+def play(sent: Iterator[Sent], gateways: int, admission: dict[str, Any] | None) -> list[Done]:
+    """Send all through a fresh stack; what became of them, in order."""
+    with Stack(stack_of(gateways, admission)) as stack:
+        if admission is not None:
+            time.sleep(2.5)  # loads are read each second: by then every gateway knows what the fleet bears
+        return asyncio.run(_send(stack.url, sorted(sent)))
+
+
+async def _send(url: str, sent: list[Sent]) -> list[Done]:
+    timeout = aiohttp.ClientTimeout(total=_LONGEST)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        began = time.monotonic() + 0.2
+
+        async def one(each: Sent) -> Done:
+            payload = orjson.dumps(_body(each))
+            await asyncio.sleep(began + each.at - time.monotonic())
+            return Done(each, await ask(session, url, payload, {"x-team": each.tenant}))
+
+        return list(await asyncio.gather(*map(one, sent)))
+
+
+def _body(sent: Sent) -> dict[str, Any]:
+    """A prompt that nobody else has."""
+    words = f"{next(_numbers)} ".ljust(20, "x") + "y" * (4 * sent.tokens - 20)
+    return {
+        "model": "demo",
+        "messages": [{"role": "user", "content": words}],
+        "max_tokens": _OUTPUT,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def errors(done: list[Done]) -> int:
+    """Requests that failed otherwise than by being refused."""
+    return sum(1 for each in done if each.outcome.failure and each.outcome.failure not in REFUSED)
+
+
+def goodput(done: list[Done], seconds: float) -> float:
+    """Tokens a second served to requests that came after the warm-up and had their first token before the end."""
+    kept = [each for each in _warm(done, seconds) if each.sent.at + (each.outcome.ttft or 0.0) < seconds]
+    return sum(each.used for each in kept) / (seconds * (1 - _WARM))
+
+
+def p99(done: list[Done], seconds: float) -> float:
+    """P99 of the time to first token of those that were served, seconds."""
+    served = sorted(each.outcome.ttft for each in _warm(done, seconds) if each.outcome.ttft is not None)
+    return served[int(len(served) * 0.99)] if served else float("inf")
+
+
+def _warm(done: list[Done], seconds: float) -> list[Done]:
+    return [each for each in done if each.sent.at >= _WARM * seconds]
+
+
+def overload(seconds: float, gateways: int) -> list[tuple[str, bool]]:
+    """Twice what the fleet can do, with admission and without; and what it does below that."""
+    admission = {"queue": {"wait": "2s"}, "others": {"share": 1, "waiting": 10_000}}
+    runs = {
+        "0.9x": play(arrivals(0.9 * LIMIT, seconds, 1), gateways, None),
+        "1x": play(arrivals(LIMIT, seconds, 2), gateways, None),
+        "2x without": play(arrivals(2 * LIMIT, seconds, 3), gateways, None),
+        "2x admitted": play(arrivals(2 * LIMIT, seconds, 3), gateways, admission),
+    }
+    for name, done in runs.items():
+        refused = sum(each.outcome.failure in REFUSED for each in done)
+        print(
+            f"  {name:12} goodput {goodput(done, seconds):7,.0f} tokens/s  P99 TTFT {p99(done, seconds):6.2f} s  "
+            f"refused {refused} of {len(done)}  errors {errors(done)}",
+            flush=True,
+        )
+    kept = goodput(runs["2x admitted"], seconds) / goodput(runs["1x"], seconds)
+    slower = p99(runs["2x admitted"], seconds) / p99(runs["0.9x"], seconds)
+    return [
+        (f"goodput at 2x is {kept:.2f} of that at 1x (at least 0.90)", kept >= 0.9),
+        (f"P99 TTFT at 2x is {slower:.2f} of that at 0.9x (at most 2)", slower <= 2.0),
+        ("nobody has an error but by being refused", errors(runs["2x admitted"]) == 0),
+    ]
+
+
+TENANTS = [{"name": "a", "ids": ["a"], "share": 0.5}, {"name": "b", "ids": ["b"], "share": 0.3}]
+
+
+def tenants(seconds: float, gateways: int) -> list[tuple[str, bool]]:
+    """Guaranteed 50, 30 and 0 %; all want everything, but one that sleeps in the middle third."""
+    third = seconds / 3
+    awake = (each for each in arrivals(1.5 * LIMIT, seconds, 1, "a", 0.0) if not third <= each.at < 2 * third)
+    everybody = chain(
+        awake,
+        arrivals(1.5 * LIMIT, seconds, 2, "b", 0.0),
+        arrivals(3 * LIMIT, seconds, 3, "c", 0.0),
+    )
+    done = play(everybody, gateways, {"queue": {"wait": "2s"}, "tenants": TENANTS})
+    shares = {name: _shares(done, *_part(name, third)) for name in ("a asleep", "all")}
+    for name, found in shares.items():
+        print(f"  {name:9} " + "  ".join(f"{tenant} {share:.3f}" for tenant, share in sorted(found.items())))
+    return [
+        (f"a gets {shares['all'].get('a', 0.0):.3f} (at least 0.475)", shares["all"].get("a", 0.0) >= 0.475),
+        (f"b gets {shares['all'].get('b', 0.0):.3f} (at least 0.285)", shares["all"].get("b", 0.0) >= 0.285),
+        ("while a sleeps the others use all", _rate(done, "a asleep", third) >= 0.9 * _rate(done, "all", third)),
+        ("nobody has an error but by being refused", errors(done) == 0),
+    ]  # fmt: skip
+
+
+def _part(name: str, third: float) -> tuple[float, float]:
+    """From when to when requests' first tokens count; two seconds after a change everybody has its part."""
+    return (third + 2, 2 * third) if name == "a asleep" else (2 * third + 2, 3 * third)
+
+
+def _served(done: list[Done], since: float, until: float) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for each in done:
+        if each.outcome.ttft is not None and since <= each.sent.at + each.outcome.ttft < until:
+            sums[each.sent.tenant] = sums.get(each.sent.tenant, 0) + each.used
+    return sums
+
+
+def _shares(done: list[Done], since: float, until: float) -> dict[str, float]:
+    sums = _served(done, since, until)
+    return {tenant: tokens / sum(sums.values()) for tenant, tokens in sums.items()}
+
+
+def _rate(done: list[Done], name: str, third: float) -> float:
+    since, until = _part(name, third)
+    return sum(_served(done, since, until).values()) / (until - since)
+
+
+def long(seconds: float, gateways: int) -> list[tuple[str, bool]]:
+    """Long requests, more than their share has room for, among a flood of short ones of the same tenant."""
+    flood = arrivals(4 * LIMIT, seconds, 1, "a", 0.0)
+    some = arrivals(0.6 * _SPEED * _REPLICAS / LONG, seconds, 2, "a", 1.0)
+    queue = {"wait": "10s", "long": 1000}
+    done = play(chain(flood, some), gateways, {"queue": queue, "others": {"share": 1, "waiting": 1000}})
+    warm = [each for each in _warm(done, seconds) if each.sent.at < seconds]
+    part = sum(each.used for each in warm if each.sent.tokens == LONG) / max(
+        sum(each.used for each in warm), 1
+    )
+    slowest = max((each.outcome.total for each in done if each.outcome.total is not None), default=0.0)
+    served = [each.outcome.failure == "" for each in done if each.sent.tokens == LONG]
+    middle = statistics.median(each.outcome.ttft for each in done if each.outcome.ttft is not None)
+    print(
+        f"  {sum(served)} of {len(served)} long requests served; TTFT median {middle:.2f} s, slowest {slowest:.1f} s"
+    )
+    return [
+        (f"long ones get {part:.3f} of the tokens (their share is 0.250; at least 0.225)", part >= 0.225),
+        ("nobody has an error but by being refused", errors(done) == 0),
+    ]
+
+
+PARTS: dict[str, Callable[[float, int], list[tuple[str, bool]]]] = {
+    "overload": overload,
+    "tenants": tenants,
+    "long": long,
+}
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="?", choices=PARTS)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--gateways", type=int, nargs="*", default=[1, 4])
+    given = parser.parse_args()
+    good = True
+    for name in [given.part] if given.part else PARTS:
+        for gateways in given.gateways:
+            print(f"{name}, {gateways} gateways", flush=True)
+            for what, held in PARTS[name](given.seconds, gateways):
+                good = good and held
+                print(f"  {'held' if held else 'MISSED'}: {what}", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
