@@ -33,8 +33,8 @@ _ENGINE = (
     "--step-ms 10 --sequence-ms 0.05"
 ).split()
 _CAPACITY = {"prefill_speed": _SPEED, "kv_tokens": 60_000, "max_running": 64, "output_tokens": _OUTPUT}
-#: Tokens in flight that a replica is given to bear: two long prompts, or what it computes in three seconds.
-_BEARS = 3200
+#: Tokens in flight that a replica is given to bear: four long prompts, or what it computes in six seconds.
+_BEARS = 6400
 #: Part of a run that is left out at its start, and seconds after which a request counts as lost.
 _WARM, _LONGEST = 0.2, 300.0
 #: Statuses that admission answers with.
