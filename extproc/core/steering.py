@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+from extproc.core.admission import wire
 from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.decide import Decision, decide, moved, weigh
@@ -170,6 +171,8 @@ class Steering:
         """Learn from how an exchange ended, as far as that is known. Call it once for each decision."""
         if decision.pool.feedback is not None:
             decision.pool.feedback.ended(decision, ending, now)
+        if self.desk is not None:
+            self.desk.told(decision.key, decision.pool, wire.used(decision, ending))
 
     def expire(self, now: float) -> None:
         """Drop what is too old in every index. Call it every few seconds."""

@@ -150,6 +150,30 @@ def test_an_abandoned_request_pays_its_rate_for_what_it_used() -> None:
     assert budget.accounts["a"].settled == 600
 
 
+def test_usage_that_comes_after_the_end_settles_what_was_reserved_once() -> None:
+    budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
+    trade(budget, board, 0.0)
+    for key in (1, 2):
+        budget.reserve(key, RATED, 1000, 0.0)
+    budget.settle(1, None)
+    budget.settle(2, 900)
+    account = budget.accounts["a"]
+    assert (account.allowance, account.settled) == (2500 - 1000 - 900, 1900)
+    assert budget.told(1, 300) is not None
+    assert budget.told(1, 300) is None
+    assert budget.told(2, 300) is None  # it was known at its end
+    assert (account.allowance, account.settled) == (2500 - 300 - 900, 1200)
+
+
+def test_so_many_are_remembered_and_no_more() -> None:
+    budget = Budget("one", (A,), 10**9, 1, 0.0)
+    for key in range(5000):
+        budget.reserve(key, A, 1, 0.0)
+        budget.settle(key, None)
+    assert budget.told(4999, 1) is not None
+    assert budget.told(0, 1) is None
+
+
 def test_an_answer_longer_than_expected_leaves_the_rate_in_debt() -> None:
     budget, board = Budget("one", (RATED,), 10**6, 1, 0.0), Board((RATED,), 10**6, 0.0)
     trade(budget, board, 0.0)

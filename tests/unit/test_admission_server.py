@@ -8,7 +8,9 @@ import pytest
 
 from extproc.app import Gateway
 from extproc.config import parse
+from extproc.core.ending import Ending
 from extproc.core.exchange import HELD, NOT_ADMITTED, STEERED, Exchange
+from extproc.core.usage.record import Usage
 from extproc.envoyconfig import bootstrap
 from extproc.errors import ConfigError
 from extproc.io import clock
@@ -302,3 +304,19 @@ def test_off_there_is_no_admission_at_all() -> None:
     it = Gateway(parse("pools: [{replicas: ['10.0.0.1:8000']}]", "here"))
     assert it.admission is None
     assert it.steering.desk is None
+
+
+async def test_usage_that_the_access_log_tells_later_settles_an_abandoned_stream() -> None:
+    it = await supplied()
+    exchange, _ = Client(it, "rated-id").send(100, stream=True)
+    assert it.admission is not None
+    account = it.admission.sides[0].gate.budget.accounts["rated"]
+    exchange.end(clock.monotonic())
+    reserved = account.settled
+    assert reserved == pytest.approx(102, abs=4)
+    assert exchange.decision is not None
+    ending = Ending()
+    ending.usage = Usage(input=2, output=10)
+    for _ in range(2):
+        it.steering.learn(exchange.decision, ending, clock.monotonic())
+    assert account.settled == pytest.approx(12)

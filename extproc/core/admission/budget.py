@@ -22,6 +22,8 @@ from extproc.core.admission.tenants import Tenant
 AHEAD: Final = 0.5
 #: Seconds without spending after which all but the least of a rate's lease is given back.
 IDLE: Final = 2.0
+#: Requests that are remembered after they were settled without their usage, as it may be told later.
+_GUESSED: Final = 4096
 #: Seconds over which spending is averaged.
 _SPAN: Final = 2.0
 
@@ -136,6 +138,7 @@ class Budget:
         self._absent_until = now
         self._told_at = now
         self._reserved: dict[int, Reserved] = {}
+        self._guessed: dict[int, Reserved] = {}
         self._alone_at = now
         self.alone({}, now)
 
@@ -185,12 +188,25 @@ class Budget:
         account.used -= reserved.tokens
         if account.hold > account.due:  # others are due what comes free
             account.hold = max(account.due, account.used)
+        if actual is None:
+            self._guessed[key] = reserved
+            if len(self._guessed) > _GUESSED:
+                del self._guessed[next(iter(self._guessed))]
         used = reserved.tokens if actual is None else actual
         account.settled += used
         account.allowance += reserved.tokens - used
         if not self._reserved:  # rounding leaves nothing
             for each in self.accounts.values():
                 each.used = 0.0
+        return reserved
+
+    def told(self, key: int, actual: float) -> Reserved | None:
+        """What a request used that was settled before that was known; None for any other, or one long ago."""
+        reserved = self._guessed.pop(key, None)
+        if reserved is not None:
+            account = self.accounts[reserved.tenant.name]
+            account.settled += actual - reserved.tokens
+            account.allowance += reserved.tokens - actual
         return reserved
 
     # -- leases ----------------------------------------------------------------------------------------

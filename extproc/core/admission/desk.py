@@ -125,6 +125,12 @@ class Desk:
             if len(gate.queue):
                 self.on_due()
 
+    def told(self, key: int, pool: Pool, actual: float | None) -> None:
+        """What exchange `key` used in `pool`, known after its end; None where nothing tells. Idempotent."""
+        gate = self.gates.get(pool.name)
+        if gate is not None and actual is not None:
+            gate.told(key, actual)
+
     def final(self, key: int, answer: Answer, waited: float) -> Answer:
         """What came of an exchange that was let go after `waited` seconds; `answer` was that it waits."""
         over = self._over.pop(key, None)

@@ -158,6 +158,12 @@ class Gate:
         if reserved is not None and actual is not None:
             self.queue.corrected(reserved.tenant, actual - reserved.tokens)
 
+    def told(self, key: int, actual: float) -> None:
+        """The usage of a request came after its end: what it reserved is settled by that now."""
+        reserved = self.budget.told(key, actual)
+        if reserved is not None:
+            self.queue.corrected(reserved.tenant, actual - reserved.tokens)
+
     def released(self, now: float) -> list[Ticket]:
         """Those that waited and go now, in order; their tokens are reserved."""
         rate = self.budget.total / self.budget.gateways / _FILL
