@@ -49,15 +49,22 @@ class Announced:
 class Cache:
     """One incarnation, and what is being computed there."""
 
-    __slots__ = ("arriving", "belief", "number", "told")
+    __slots__ = ("alone", "arriving", "belief", "number", "told")
 
     def __init__(self, number: int, belief: Belief) -> None:
         self.number = number
         self.told: tuple[int, float] | None = None  # step and scale that all gateways go by
+        #: Prompts sent since its entries went while this gateway was alone, which others are still to hear.
+        self.alone: list[Chain] | None = None
         self.belief = belief
         self.arriving: dict[
             int, int
         ] = {}  # first hash that a prompt being computed brings -> how many bring it
+
+    @property
+    def state(self) -> tuple[int, float]:
+        """Step and scale that hold, concluded or not."""
+        return self.told or (self.belief.capacity.step, self.belief.scale)
 
     def settled(self, hashes: list[int], held: int) -> int:
         """Of the first `held` hashes, how many come before the first that is still on its way."""

@@ -151,7 +151,18 @@ class Belief:
         return self._reported or self._counter.last is None
 
     def judge(self, guess: Guess) -> str:
-        """Take in a comparison. EMPTIED asks for `clear`; else its verdict, a word of this module."""
+        """Take in a comparison. EMPTIED asks for `clear`; else its verdict, a word of this module.
+
+        What was proved while another gateway judged is concluded with the first.
+        """
+        verdict = self._judged(guess)
+        if not self.suspects.is_proved:
+            return verdict
+        self.totals.emptied += 1
+        self.capacity.pardon(self.suspects.distances, self._before)
+        return EMPTIED
+
+    def _judged(self, guess: Guess) -> str:
         off = max(self.block, _OFF * guess.predicted)
         beyond = max(guess.actual - guess.reach - off, 0.0)
         self._total(guess, beyond)
@@ -168,15 +179,27 @@ class Belief:
         return self._colder(guess)
 
     def watch(self, guess: Guess) -> None:
-        """Take in a comparison of which another gateway judges, who sees all of them."""
+        """Take in a comparison of which another gateway judges, who sees all of them.
+
+        Evidence is kept as who judges keeps it, and nothing concluded: this gateway may be the next. What misses once
+        an emptied cache is proved says nothing more.
+        """
         off = max(self.block, _OFF * guess.predicted)
         self._total(guess, max(guess.actual - guess.reach - off, 0.0))
         if guess.at < self._cleared or guess.predicted < _BLOCKS * self.block:
             return
         if guess.came is not None:
             self.capacity.note(guess.came.distance, found=True)
-        if guess.gone is not None and guess.actual < guess.predicted - off:
-            self.capacity.note(guess.gone.distance, found=False)
+            self._clears(guess, guess.came)
+        gone = guess.gone
+        if gone is not None and guess.actual < guess.predicted - off and not self.suspects.is_proved:
+            odds = self._surprise(gone)
+            self.capacity.note(gone.distance, found=False)
+            self._suspect(guess, gone, odds)
+
+    def excuse(self) -> None:
+        """Another gateway found the cache emptied: the misses of open cases say nothing of its size."""
+        self.capacity.pardon(self.suspects.distances, 0)
 
     def adopt(self, step: int, scale: float) -> None:
         """What another gateway found, who judges."""
@@ -219,21 +242,26 @@ class Belief:
 
     def _colder(self, guess: Guess) -> str:
         gone = guess.gone
-        odds = self.capacity.surprise(gone.distance, self.suspects.distances) if gone is not None else 0.0
+        odds = self._surprise(gone) if gone is not None else 0.0
+        self._evicted(guess)
+        if gone is not None:
+            self._suspect(guess, gone, odds)
+        return COLDER
+
+    def _surprise(self, gone: Use) -> float:
+        """How surprising a miss is; call it before the miss is counted."""
         if not self.suspects:
             self._before = self.capacity.believed
-        self._evicted(guess)
-        if gone is None or odds < _SUSPECT:
-            return COLDER
+        return self.capacity.surprise(gone.distance, self.suspects.distances)
+
+    def _suspect(self, guess: Guess, gone: Use, odds: float) -> None:
+        """A miss may speak for an emptied cache, or show what was in it."""
+        if odds < _SUSPECT:
+            return
         if self._is_cut(guess, gone):
             self._clears(guess, gone)
-            return COLDER
-        self.suspects.missed(guess, gone, guess.at, odds)
-        if not self.suspects.is_proved:
-            return COLDER
-        self.totals.emptied += 1
-        self.capacity.pardon(self.suspects.distances, self._before)
-        return EMPTIED
+        else:
+            self.suspects.missed(guess, gone, guess.at, odds)
 
     def _is_cut(self, guess: Guess, gone: Use) -> bool:
         """Whether a part of what was used together was found: the rest was evicted, as engines evict ends first."""
@@ -257,7 +285,7 @@ class Belief:
             self.trust = Trust()
         self.reuse.clear()
         self._cleared = now
-        self._counter.cold = 0
+        self._counter.cleared()
         return refilled
 
     # -- trust -----------------------------------------------------------------------------------------
@@ -286,8 +314,18 @@ class Belief:
             self._counter.predict(predicted)
 
     def watched(self, hits: float | None) -> None:
-        """The engine's count of hit tokens, where another gateway judges."""
-        self._counter.sampled(hits)
+        """The engine's count of hit tokens, where another gateway judges: evidence is kept, as by `watch`.
+
+        Others' hits are in the count, so it never looks worse than it is.
+        """
+        told = self._counter.sampled(hits)
+        if told is not None:
+            was_warm = self._was_warm()
+            if not self._counter.found_cold(was_warm):
+                self.trust.add(*told)
+
+    def _was_warm(self) -> bool:
+        return self.trust.count >= _LEAST and (self.trust.share or 0.0) >= _WARM
 
     def sampled(self, hits: float | None) -> str:
         """The engine's count of hit tokens since it started; EMPTIED asks for `clear`, "" for nothing."""
@@ -299,9 +337,9 @@ class Belief:
         self.totals.predicted += predicted
         self.totals.actual += came
         self.totals.came += came
-        was_warm = self.trust.count >= _LEAST and (self.trust.share or 0.0) >= _WARM
+        was_warm = self._was_warm()
         self._weigh(predicted, came, count)
-        if self._counter.cold < _COLD_PROMPTS or not was_warm:
+        if not self._counter.found_cold(was_warm):
             return ""
         self.totals.emptied += 1
         return EMPTIED
@@ -310,7 +348,7 @@ class Belief:
 class Counter:
     """Hits an engine counts for itself against predictions whose usage was silent."""
 
-    __slots__ = ("_count", "_credit", "_predicted", "cold", "last")
+    __slots__ = ("_count", "_credit", "_is_cold", "_predicted", "cold", "last")
 
     def __init__(self) -> None:
         self.last: float | None = None
@@ -319,11 +357,21 @@ class Counter:
         self._predicted = 0.0  # tokens predicted of prompts that ended since the last sample
         self._count = 0
         self._credit = 0.0  # hits counted that no prompt has claimed: it may still be answered
+        self._is_cold = False  # found so, and nothing has come of it since
 
     def predict(self, tokens: float) -> None:
         """A prompt ended of which so many tokens were predicted."""
         self._predicted += tokens
         self._count += 1
+
+    def found_cold(self, was_warm: bool) -> bool:
+        """Whether the last samples say that a cache which had been warm before the last one was emptied."""
+        self._is_cold = bool(self.cold) and (self._is_cold or (was_warm and self.cold >= _COLD_PROMPTS))
+        return self._is_cold
+
+    def cleared(self) -> None:
+        """Nothing is believed to be in the cache any more."""
+        self.cold, self._is_cold = 0, False
 
     def sampled(self, hits: float | None) -> tuple[float, float, int] | None:
         """Tokens predicted and come since the last sample and prompts they are of; None when it says nothing."""

@@ -40,7 +40,10 @@ class _Case(Generic[_Guess]):
 
 
 class Emptied(Generic[_Guess]):
-    """The open cases of one replica. `is_proved`: it was emptied; `take` ends that."""
+    """The open cases of one replica.
+
+    `is_proved`: it was emptied. `take` ends that, and so does what was found against it; until then cases stay open.
+    """
 
     def __init__(self) -> None:
         self._cases: list[_Case[_Guess]] = []
@@ -62,7 +65,7 @@ class Emptied(Generic[_Guess]):
         self._cases.append(_Case(guess, gone, sent, odds))
         if len(self._cases) > _CASES:
             self._cases.pop(0)
-        self.is_proved = any(self._evidence(case) >= _PROVED for case in self._cases)
+        self.is_proved = self._proves()
 
     def found(self, use: Use, sent: float) -> None:
         """A prompt sent at a time found what was last used as `use`."""
@@ -71,6 +74,7 @@ class Emptied(Generic[_Guess]):
                 if use.at < case.sent <= sent:
                     case.against += _SEEN if use.sure else _BROUGHT
             self._test()
+            self.is_proved = self.is_proved and self._proves()
 
     def take(self) -> list[_Guess]:
         """All misses of open cases, which are closed."""
@@ -80,8 +84,11 @@ class Emptied(Generic[_Guess]):
     def _test(self) -> None:
         """A prompt was tested: close what is to be closed."""
         for case in self._cases:
-            case.tests += 1
+            case.tests += not self.is_proved
         self._cases = [case for case in self._cases if case.tests <= _TESTS and self._evidence(case) > 0]
+
+    def _proves(self) -> bool:
+        return any(self._evidence(case) >= _PROVED for case in self._cases)
 
     def _evidence(self, case: _Case[_Guess]) -> float:
         """What speaks for a case, less what speaks against it."""

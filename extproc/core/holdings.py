@@ -199,6 +199,8 @@ class Holdings:
     def _rule(self, batch: Batch, position: Position, *, own: bool) -> None:
         """Take over rulings: of each engine what the greatest token said last; emptied is emptied, whoever found it.
 
+        Token 0 is of a gateway that does not judge, and found it emptied while it was alone: nothing else counts.
+
         By tokens and the stream's order alone, so that all gateways end with the same whatever order they read in.
         """
         for row in batch.ruled:
@@ -230,11 +232,12 @@ class Holdings:
         truth, name = pool.feedback.truth, (pool.name, replica.address)
         rank = replica.incarnation, row.token, mark
         kept = [chain for chain in map(unpack_chain, row.kept) if chain is not None] if emptied else []
-        if rank > self._ruled.get(name, (-1, 0, mark)):
+        ruling = Ruling(row.step, row.scale, emptied, kept)
+        if row.token and rank > self._ruled.get(name, (-1, 0, mark)):
             self._ruled[name] = rank
-            truth.rule(replica.slot, Ruling(row.step, row.scale, emptied, kept), self._now, own=own)
+            truth.rule(replica.slot, ruling, self._now, own=own)
         elif emptied:
-            truth.emptied(replica.slot, kept, self._now)
+            truth.emptied(replica.slot, ruling, self._now, own=own)
 
 
 def started_of(replica: Replica) -> float | None:

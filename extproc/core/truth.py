@@ -14,7 +14,9 @@ usage comes; core/belief.py concludes. What follows in the index:
 Of several gateways one judges, whom all tell how their prompts ended: it predicts for others' prompts what it does
 for its own, by its own index, when it hears of them. What it concludes (`Ruling`) it tells, and applies it itself
 only when it hears it, as the others do: the journal's order is the same for all. The others measure, and take over
-what is told. A gateway alone judges, and acts at once.
+what is told. A gateway alone judges, and acts at once. When it hears others again it goes by what the judge says of
+every replica, concluded or not; what it cleared alone it tells, and all clear the same: emptied is emptied, whoever
+found it.
 
 A prediction that leans on a prompt still being computed there says nothing of the cache: only what was held before
 that prompt is compared. Usage without cached tokens is unknown, not zero.
@@ -31,6 +33,8 @@ from extproc.core.prompt import TOKENS_PER_BYTE, Chain
 
 #: Exchanges that may be open at a time; the oldest is forgotten beyond.
 _OPEN: Final = 65_536
+#: Prompts kept of those sent since a cache was cleared, as many as are told (core/verdicts.py).
+_KEPT: Final = 64
 #: No prompt has as many tokens; who says so is not believed.
 _MOST_TOKENS: Final = 1e9
 #: Seconds after which a prompt is computed, whatever is told of its exchange; what is lost leaves nothing behind.
@@ -89,6 +93,8 @@ class Truth:
         self.on_outcome: Callable[[int, float | None, float | None], None] = lambda key, tokens, cached: None
         #: Given a slot and hashes that it was never to hold, which others were told it does.
         self.on_forgot: Callable[[int, list[int]], None] = lambda slot, hashes: None
+        #: Whether others are to hear later what this gateway clears while it is alone.
+        self.tells_later = False
         #: Slot -> what a predicted token counts for, 0..1; only those where that is not 1.
         self.scales: dict[int, float] = {}
 
@@ -184,6 +190,8 @@ class Truth:
         known.comes(prompt)
         if belief.suspects:
             belief.refill(chain)
+        if known.alone is not None and len(known.alone) < _KEPT:
+            known.alone.append(chain)
         while len(opened) > _OPEN or next(iter(opened.values())).at < now - _LONG:
             oldest = opened.pop(next(iter(opened)))
             oldest.slot.came(oldest)
@@ -290,6 +298,8 @@ class Truth:
             if self.role() == JUDGE:
                 self.on_ruling(slot, ruling)
             else:
+                if is_cleared and self.tells_later:
+                    known.alone = kept[:_KEPT]
                 self._apply(known, ruling)
                 for chain in kept:
                     self._index.place(slot, chain, now)
@@ -315,9 +325,15 @@ class Truth:
             self.scales.pop(slot, None)
 
     def rulings(self) -> list[tuple[int, Ruling]]:
-        """What holds of each replica of which anything was concluded, to be told again."""
-        told = [(slot, known.told) for slot, known in self._slots.items() if known.told]
-        return [(slot, Ruling(*state, False, [])) for slot, state in told]
+        """What holds of each replica, to be told again: also that nothing was concluded, as others may have."""
+        return [(slot, Ruling(*known.state, False, [])) for slot, known in self._slots.items()]
+
+    def found_alone(self) -> list[tuple[int, Ruling]]:
+        """Replicas whose entries went while this gateway was alone, to be told to all; each is given once."""
+        alone = [(slot, known, known.alone) for slot, known in self._slots.items() if known.alone is not None]
+        for _, known, _ in alone:
+            known.alone = None
+        return [(slot, Ruling(*known.state, True, kept)) for slot, known, kept in alone]
 
     def presume(self, slot: int, step: int, scale: float) -> None:
         """A snapshot says what was concluded of a replica: where nothing was here yet. Unknown slots are ignored."""
@@ -327,12 +343,13 @@ class Truth:
             known.belief.adopt(step, scale)
             self._apply(known, Ruling(step, scale, False, []))
 
-    def emptied(self, slot: int, kept: list[Chain], now: float) -> None:
-        """A ruling was heard that a newer one has replaced, but for what it emptied. Unknown slots are ignored."""
+    def emptied(self, slot: int, ruling: Ruling, now: float, *, own: bool) -> None:
+        """As `rule`, but of who does not judge, or not any more: only that it was emptied counts."""
         known = self._slots.get(slot)
         if known is not None:
-            state = known.told or (known.belief.capacity.step, known.belief.scale)
-            self.rule(slot, Ruling(*state, True, kept), now, own=True)
+            if not own:
+                self._empty(known, ruling, now)
+            self._apply(known, Ruling(*known.state, True, ruling.kept))
 
     def rule(self, slot: int, ruling: Ruling, now: float, *, own: bool) -> None:
         """A ruling was heard, ours or another's; the kept are still to be placed. Unknown slots are ignored."""
@@ -340,13 +357,20 @@ class Truth:
         if known is None:
             return
         if not own:
-            belief, known.told = known.belief, (ruling.step, ruling.scale)
-            belief.adopt(ruling.step, ruling.scale)
+            known.told = ruling.step, ruling.scale
+            known.belief.adopt(ruling.step, ruling.scale)
             if ruling.emptied:
-                belief.totals.emptied += ruling.scale > 0.0
-                belief.clear(now)
-                _use_again(belief, ruling.kept, now)
+                self._empty(known, ruling, now)
         self._apply(known, ruling)
+
+    def _empty(self, known: Cache, ruling: Ruling, now: float) -> None:
+        """Another gateway found the cache emptied, or its replica not to be trusted; this one may have, alone."""
+        belief = known.belief
+        belief.totals.emptied += ruling.scale > 0.0 and known.alone is None
+        known.alone = None
+        belief.excuse()
+        belief.clear(now)
+        _use_again(belief, ruling.kept, now)
 
 
 def _use_again(belief: Belief, chains: list[Chain], now: float) -> None:

@@ -56,7 +56,10 @@ class Verdicts:
         self._stir()
 
     def ruled(self, pool: Pool, replica: Replica, token: int, ruling: Ruling) -> None:
-        """What this gateway concluded of a replica's cache, as it judges the pool by the lease of this token."""
+        """What this gateway concluded of a replica's cache, as it judges the pool by the lease of this token.
+
+        Token 0: it does not judge, and found the cache emptied while it was alone.
+        """
         if len(self._ruled) >= _RULINGS:
             self.dropped += 1
             return

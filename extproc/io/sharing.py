@@ -39,6 +39,9 @@ _log = structlog.get_logger("kvsteer.sharing")
 _TICK = 0.25
 #: Seconds after which what was concluded of caches is told again.
 _AGAIN = 5.0
+#: Seconds that a gateway has been with others again when it tells what it found alone: by then it has read what they
+#: said meanwhile, and does not say it twice.
+_SETTLED = 1.0
 
 
 class Sharing:
@@ -92,6 +95,8 @@ class Sharing:
             lease.willing = partial(self._duty.is_willing, name)
         self._is_crowded = False
         self._told = float("-inf")  # when rulings were last told again
+        self._alone = float("-inf")  # when this gateway last was cut off, or heard nobody
+        self._peers: set[tuple[str, int]] = set()  # who was heard at the last look
         self._tasks = Supervisor(lambda name: self.on_task_failure(name))
         #: Called with a task's name when it failed and is started again.
         self.on_task_failure: Callable[[str], None] = lambda _name: None
@@ -206,6 +211,7 @@ class Sharing:
         if pool.feedback is None:
             return
         truth, lease, outbox = pool.feedback.truth, self._collects[pool.name], self.outbox
+        truth.tells_later = True
         truth.role = partial(self._role, lease)
         truth.on_forgot = lambda slot, hashes: self._forgot(pool, slot, hashes)
         truth.on_ruling = lambda slot, ruling: self._ruled(pool, slot, ruling)
@@ -222,16 +228,32 @@ class Sharing:
     def _ruled(self, pool: Pool, slot: int, ruling: Ruling) -> None:
         place = pool.places.get(slot)
         if place is not None:
-            self.outbox.verdicts.ruled(pool, pool.replicas[place], self._collects[pool.name].token, ruling)
+            lease = self._collects[pool.name]
+            token = lease.token if lease.held else 0
+            self.outbox.verdicts.ruled(pool, pool.replicas[place], token, ruling)
 
     def _rule_again(self, now: float) -> None:
-        """Who is new, or missed something, learns what holds."""
-        if now - self._told < _AGAIN:
+        """Who is new, or was away, learns what holds at once; who missed something, soon."""
+        peers = set(self.shared.peers)
+        is_due = now - self._told >= _AGAIN or peers - self._peers
+        self._peers = peers
+        if not is_due:
             return
         self._told = now
         for pool in self._steering.pools:
             if pool.feedback is not None and pool.feedback.truth.role() == JUDGE:
                 for slot, ruling in pool.feedback.truth.rulings():
+                    self._ruled(pool, slot, ruling)
+
+    def _tell_lone(self, now: float) -> None:
+        """What this gateway cleared while it was alone, all hear when it is back."""
+        if self.state != "ok" or not self.shared.peers:
+            self._alone = now
+        if now - self._alone < _SETTLED:
+            return
+        for pool in self._steering.pools:
+            if pool.feedback is not None:
+                for slot, ruling in pool.feedback.truth.found_alone():
                     self._ruled(pool, slot, ruling)
 
     def _forgot(self, pool: Pool, slot: int, hashes: list[int]) -> None:
@@ -253,6 +275,7 @@ class Sharing:
         self.shared.rebind(now)
         for pool, replica, word in self.shared.leavings.look(now):
             self.outbox.leaving(pool, replica, word.said, word.leaves)
+        self._tell_lone(now)
         self._rule_again(now)
         if self.shared.peers.passed_over and not self._is_crowded:
             self._is_crowded = True
