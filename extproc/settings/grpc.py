@@ -34,10 +34,10 @@ class AbuseSettings(Settings):
 
     connections: Whole = Field(default=1000, ge=1, le=100_000, description="most connections at once")
     streams: Whole = Field(
-        default=100_000,
+        default=10_000,
         ge=1,
         le=1_000_000,
-        description="most streams on one connection; above it REFUSED_STREAM",
+        description="most streams on one connection, as it is told in SETTINGS; above it REFUSED_STREAM",
     )
     header_block: Size = Field(
         default=32 * 1024, ge=1024, le=2**20, description="largest header block as it is sent"
@@ -59,7 +59,7 @@ class AbuseSettings(Settings):
         default=50.0,
         gt=0,
         le=1e6,
-        description="PING, SETTINGS and GOAWAY frames a second; ten times as many at once",
+        description="PING, SETTINGS and GOAWAY frames a second, and answers to those we sent none of; ten times as many at once",
     )
     empty: Number = Field(
         default=50.0,
@@ -86,7 +86,7 @@ class AbuseSettings(Settings):
         default=30.0,
         ge=0.1,
         le=3600,
-        description="longest time for which a peer may read nothing of its answers",
+        description="longest time for which a peer may read nothing of answers that wait for it",
     )
     idle: Duration = Field(
         default=7200.0, ge=1, le=604_800, description="a connection without a stream for so long is closed"

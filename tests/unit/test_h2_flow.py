@@ -155,6 +155,17 @@ def test_twice_the_budget_ends_the_stream_that_would_pass_it() -> None:
     assert world.shared.budget.held == 140_005
 
 
+def test_streams_ended_for_the_budget_are_none_of_the_resets_that_a_peer_is_charged_for() -> None:
+    world = World(Limits(connection_buffered=100_000, buffered=2**30, resets=0.1), most=2**22)  # one at once
+    begin = struct.pack(">BI", 0, 400_000)
+    world.say(headers(1) + pieces(1, begin + b"x" * 140_000))
+    for number in range(3, 23, 2):
+        assert world.reset(headers(number) + pieces(number, begin + b"x" * 60_000)) == {
+            number: ENHANCE_YOUR_CALM
+        }
+    assert world.shared.refusals.counts == {"buffered": 10}
+
+
 def test_room_that_one_connection_makes_lets_another_go_on() -> None:
     limits = Limits(connection_buffered=2**30, buffered=300_000)
     world, half = World(limits, most=2**22), STREAM_WINDOW // 2

@@ -115,12 +115,21 @@ def test_every_content_type_of_grpc_is_taken(kind: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [(b"2H", 7200.0), (b"3M", 180.0), (b"10S", 10.0), (b"250m", 0.25), (b"5u", 5e-6), (b"7n", 7e-9),
-     (b"123456789S", None), (b"S", None), (b"1s", None), (b"-1S", None)],
-)  # fmt: skip
-def test_a_deadline_is_read(text: bytes, seconds: float | None) -> None:
+    [(b"2H", 7200.0), (b"3M", 180.0), (b"10S", 10.0), (b"250m", 0.25), (b"5u", 5e-6), (b"7n", 7e-9)],
+)
+def test_a_deadline_is_read(text: bytes, seconds: float) -> None:
     read = grpc.ask(Head([*POST, (b"grpc-timeout", text)]))
-    assert read.timeout == pytest.approx(seconds) if seconds else read.timeout is None
+    assert read.timeout == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", [b"123456789S", b"S", b"1s", b"-1S", b"", b"1.5S"])
+def test_a_deadline_that_can_t_be_read_ends_its_call(text: bytes) -> None:
+    world = World()
+    said = trailers(world.say(headers(1, request(grpc_timeout=text))))
+    assert block((b"grpc-status", b"13")) in said
+    assert b"grpc-timeout" in said
+    assert world.handlers == []
+    assert world.alive()
 
 
 def test_a_call_is_ended_at_its_deadline_and_only_once() -> None:

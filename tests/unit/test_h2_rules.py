@@ -94,7 +94,7 @@ CONNECTION = {
     "7541 2.3.3 an index that no table has": (headers(1, b"\xbe" + request()), COMPRESSION_ERROR),
     "7541 4.2 a table size at the end of a block": (headers(1, request() + b"\x20"), COMPRESSION_ERROR),
     "7541 6.1 index 0": (headers(1, b"\x80" + request()), COMPRESSION_ERROR),
-    "7541 6.3 a table above what was announced": (headers(1, b"\x21" + request()), COMPRESSION_ERROR),
+    "7541 6.3 a table above what was announced": (headers(1, b"\x3f\xe2\x1f" + request()), COMPRESSION_ERROR),
     "7541 5.2 Huffman coding with padding above 7 bits": (
         headers(1, b"\0\x85\xf2\xb2\x4a\x84\xff\x84\x49\x50\x9f\xff"), COMPRESSION_ERROR),
 }  # fmt: skip
@@ -164,6 +164,7 @@ FINE = {
     "7 an error code nobody knows": OPEN + frame(frames.RST_STREAM, 0, 1, word(0xFF)),
     "8.2.1 a value with bytes above ASCII": headers(1, also(b"a", b"\xc3\xa4")),
     "7541 4.2 a table of size 0": headers(1, b"\x20\x20" + request()),
+    "7541 4.2 a table of size 0, then of 4,096": headers(1, b"\x20\x3f\xe1\x1f" + request()),
 }
 
 
@@ -210,7 +211,7 @@ def test_the_server_greets_before_anything_came() -> None:
     world = World(greet=False)
     (kind, flags, stream, payload), (update, *_) = world.say(b"")
     assert (kind, flags, stream, update) == (frames.SETTINGS, 0, 0, frames.WINDOW_UPDATE)
-    assert dict(struct.iter_unpack(">HI", payload)) == {1: 0, 3: 100_000, 4: 262_144, 6: 65_536}
+    assert dict(struct.iter_unpack(">HI", payload)) == {3: 10_000, 4: 262_144, 6: 65_536}
 
 
 @pytest.mark.parametrize("raw", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nXX", b"\x16\x03\x01\x02"])
@@ -247,18 +248,64 @@ def test_a_block_may_come_in_pieces() -> None:
     assert world.events == [("message", b"a")]
 
 
-def test_a_peer_that_uses_the_dynamic_table_is_understood_and_no_block_of_it_is_kept() -> None:
+def kept(world: World) -> list[bytes]:
+    return list(world.connection._blocks._own.heads)
+
+
+def test_a_block_that_leaves_the_dynamic_table_alone_is_kept_until_the_table_changes() -> None:
     world = World()
-    assert world.reset(headers(1, request() + b"\x40\x01a\x01b")) == {}  # enters a: b
-    assert world.reset(headers(3, request() + b"\xbe")) == {}  # names that entry
-    assert len(world.handlers) == 2
+    enters, names = request() + b"\x40\x01a\x01b", request() + b"\xbe"  # a: b, which is then the first
+    assert world.reset(headers(1, enters)) == {}
+    assert kept(world) == []
+    assert world.reset(headers(3, names) + headers(5, names)) == {}
+    assert kept(world) == [names]
+    assert world.connection._blocks.head(names).fields[-1] == (b"a", b"b")
+    assert world.reset(headers(7, request() + b"\x40\x01c\x01d")) == {}
+    assert kept(world) == []
+    assert world.connection._blocks.head(names).fields[-1] == (b"c", b"d")
+    assert len(world.handlers) == 4
     assert world.shared.cache.heads == {}
+
+
+def test_the_same_entry_again_changes_the_table_too() -> None:
+    blocks = World().connection._blocks
+    enters = request() + b"\x40\x01a\x01b"
+    second = request() + b"\xbf"  # the second entry of the dynamic table
+    blocks.head(enters + b"\x40\x01c\x01d")
+    assert blocks.head(second).fields[-1] == (b"a", b"b")
+    blocks.head(enters)
+    assert blocks.head(second).fields[-1] == (b"c", b"d")
+    blocks.head(enters)
+    assert blocks.head(second).fields[-1] == (b"a", b"b")
+
+
+def test_an_entry_that_pushes_out_the_only_other_one_changes_the_table() -> None:
+    blocks = World().connection._blocks
+    first, second = (b"\x40\x01a\x7f\xe9\x0f" + letter * 2152 for letter in (b"x", b"y"))
+    named = request() + b"\xbe"
+    for entry, letter in ((first, b"x"), (second, b"y"), (first, b"x")):
+        blocks.head(request() + entry)
+        assert blocks.head(named).fields[-1] == (b"a", letter * 2152)
+        assert blocks.head(named).fields[-1] == (b"a", letter * 2152)
+
+
+def test_a_smaller_table_forgets_and_a_block_that_names_what_is_gone_can_t_be_read() -> None:
+    world = World()
+    world.say(headers(1, request() + b"\x40\x01a\x01b") + headers(3, request() + b"\xbe"))
+    assert world.goaway(headers(5, b"\x20\x3f\xe1\x1f" + request() + b"\xbe")) == COMPRESSION_ERROR
+
+
+def test_few_blocks_are_kept_for_a_connection() -> None:
+    world = World()
+    for at in range(100):
+        world.connection._blocks.head(request(number=b"%d" % at))
+    assert len(kept(world)) == 16
 
 
 def test_blocks_are_kept_by_their_bytes_once_the_peer_has_no_table() -> None:
     world = World()
     world.say(headers(1, b"\x20" + request()) + headers(3) + headers(5))
-    assert list(world.shared.cache.heads) == [b"\x20" + request(), request()]
+    assert list(world.shared.cache.heads) == [request()]
     assert len(world.handlers) == 3
 
 
@@ -292,6 +339,8 @@ def test_streams_above_the_limit_are_refused_and_counted() -> None:
         ("empty", Limits(empty=1), 11 * frame(0x33, 0, 0)),
         ("control", Limits(control=1), 11 * frame(frames.PING, 0, 0, b"8 bytes.")),
         ("control", Limits(control=1), 11 * settings()),
+        ("control", Limits(control=1), 11 * frame(frames.PING, 1, 0, b"8 bytes.")),
+        ("control", Limits(control=1), 11 * frames.SETTINGS_ACK),
         ("resets", Limits(resets=1), b"".join(
             headers(n) + frame(frames.RST_STREAM, 0, n, word(8)) for n in range(1, 23, 2))),
         ("resets", Limits(resets=1), b"".join(
@@ -321,3 +370,4 @@ def test_resets_of_streams_that_were_answered_are_free() -> None:
 def test_a_header_list_above_the_limit_ends_the_connection() -> None:
     world = World(Limits(header_list=1000))
     assert world.goaway(headers(1, request(long=b"x" * 1000))) == ENHANCE_YOUR_CALM
+    assert world.shared.refusals.counts == {"header_list": 1}

@@ -53,7 +53,9 @@ class HealthBook:
         """Answers to a Watch: the status now, then each change; an unknown service is told so and watched."""
         last = b""
         while not self._closed:
-            changed = self._changed  # taken first: what changes while the answer is being sent must not be missed
+            changed = (
+                self._changed
+            )  # taken first: what changes while the answer is being sent must not be missed
             now = self._status(request) or _UNKNOWN
             if now != last:
                 yield now

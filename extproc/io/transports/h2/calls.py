@@ -198,6 +198,16 @@ def unknown(call: Call) -> Handler:
     return IDLE
 
 
+def _faulty(why: str) -> Method:
+    """The method of calls that say something that can't be read."""
+
+    def refuse(call: Call) -> Handler:
+        call.finish(grpc.INTERNAL, why)
+        return IDLE
+
+    return refuse
+
+
 class Idle:
     """The handler of a call that needs none."""
 
@@ -245,7 +255,8 @@ class Router:
 
     def _plan(self, head: Head) -> _Plan:
         asked = grpc.ask(head)
-        return _Plan(self._methods.get(asked.path, unknown), asked.timeout, asked.http)
+        method = _faulty(asked.fault) if asked.fault else self._methods.get(asked.path, unknown)
+        return _Plan(method, asked.timeout, asked.http)
 
 
 class Unary:

@@ -44,7 +44,7 @@ class Connection(Sender):
         super().__init__(shared, notify)
         self.greeted = self.ready = self.behind = False
         self._accept = shared.accept
-        self._blocks = Blocks(shared.cache, shared.limits.header_list)
+        self._blocks = Blocks(shared.cache, shared.limits.header_list, shared.refusals)
         self._block: _Block | None = None
         self._preface = False
         self._handlers = {
@@ -294,7 +294,8 @@ class Connection(Sender):
         if (stop - at) % 6 or (ack and at != stop):
             raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of a length that can't be")
         if ack:
-            self._blocks.acknowledged()
+            if self.ready:  # we send one SETTINGS, so another ack is none that we asked for
+                self._patience.spend("control")
             self.ready = True
             return
         self._patience.spend("control")
@@ -327,6 +328,8 @@ class Connection(Sender):
             self.out.append(frames.ping(data[at:stop], ack=True))
         elif self._leaving and data[at:stop] == DRAIN:
             self.leave()
+        else:
+            self._patience.spend("control")  # an answer to a PING that nobody sent
 
     def _goaway(self, _flags: int, number: int, _data: bytes, at: int, stop: int) -> None:
         if number:

@@ -44,12 +44,14 @@ class Ask(NamedTuple):
     Attributes:
         path: the method, as `/package.Service/Method`.
         timeout: seconds; None for as long as it takes.
+        fault: what is wrong with it as a call; "" where nothing is.
         http: an HTTP status where this is no gRPC at all; 0 where it is.
     """
 
     path: bytes
     timeout: float | None
     http: int
+    fault: str = ""
 
 
 def ask(head: Head) -> Ask:
@@ -60,13 +62,13 @@ def ask(head: Head) -> Ask:
     kind = (head.get(b"content-type") or b"").lower()
     if not kind.startswith(b"application/grpc") or kind[16:17] not in (b"", b"+", b";"):
         return Ask(path, None, 415)
-    return Ask(path, _timeout(head.get(b"grpc-timeout")), 0)
-
-
-def _timeout(text: bytes | None) -> float | None:
-    """Seconds of a `grpc-timeout`; one that can't be read counts as none."""
-    match = _TIMEOUT.fullmatch(text) if text else None
-    return int(match[1]) * _UNITS[match[2]] if match else None
+    told = head.get(b"grpc-timeout")
+    if told is None:
+        return Ask(path, None, 0)
+    match = _TIMEOUT.fullmatch(told)
+    if match is None:  # a call without the deadline that its client counts on would be worse than none
+        return Ask(path, None, 0, "grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
+    return Ask(path, int(match[1]) * _UNITS[match[2]], 0)
 
 
 def trailers(status: int, text: str = "") -> bytes:

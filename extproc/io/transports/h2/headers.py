@@ -1,8 +1,8 @@
 """Header blocks: decoded (RFC 7541) by the `hpack` library, checked (RFC 9113, section 8), kept by their bytes.
 
-We announce a dynamic table of size 0. Once a peer has shrunk its own to that, a block means the same wherever it
-stands, so what was made of one is kept by its bytes: a peer like Envoy sends few different ones. A peer that ignores
-what we announced is still understood, at the library's price; it is not refused, though section 4.3.1 would.
+What was made of a block is kept by its bytes, as a peer like Envoy sends few different ones. A block that leaves the
+dynamic table as it found it means the same as long as the table stays; where the peer has a table of size 0, it means
+the same on every connection.
 """
 
 from typing import Final
@@ -11,6 +11,7 @@ from hpack import Decoder
 from hpack.exceptions import OversizedHeaderListError
 
 from extproc.io.transports.h2.errors import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
+from extproc.io.transports.h2.limits import Refusals
 
 Field = tuple[bytes, bytes]
 
@@ -94,8 +95,12 @@ def _common_fault(fields: list[Field]) -> str:
     return ""
 
 
+#: Heads that are kept for one connection whose peer has a dynamic table.
+_OWN: Final = 16
+
+
 class HeadCache:
-    """Heads by the bytes of their block, for all connections; bounded, the oldest goes first.
+    """Heads by the bytes of their block; bounded, the oldest goes first.
 
     Args:
         most: heads kept.
@@ -119,44 +124,46 @@ class Blocks:
     """Header blocks of one connection, in the order in which they come.
 
     Args:
-        cache: shared by connections.
+        cache: shared by connections whose peers have no dynamic table.
         list_size: most bytes of a decoded block, counted as RFC 7541, section 4.1.
+        refusals: told of larger ones.
     """
 
-    def __init__(self, cache: HeadCache, list_size: int) -> None:
-        self._cache = cache
+    def __init__(self, cache: HeadCache, list_size: int, refusals: Refusals) -> None:
+        self._shared = cache
+        self._own = self._cache = HeadCache(most=_OWN)
+        self._refusals = refusals
         self._decoder = Decoder(max_header_list_size=list_size)
-        self._acknowledged = False
-        self._stateless = False
-
-    def acknowledged(self) -> None:
-        """The peer knows our settings: a table above size 0 is a fault from now on."""
-        self._acknowledged = True
 
     def head(self, block: bytes) -> Head:
         """What a block says. Raises ConnectionFault where it can't be read: the tables are no longer alike."""
-        if self._stateless:
-            kept = self._cache.heads.get(block)
-            if kept is not None:
-                return kept
+        kept = self._cache.heads.get(block)
+        if kept is not None:
+            return kept
+        before = self._table()
         head = Head(self._decode(block))
-        if self._stateless:
+        after = self._table()
+        if before[0] is after[0] and before[1:] == after[1:]:
             self._cache.keep(block, head)
+        else:
+            self._own.heads.clear()
+            self._cache = self._own if self._decoder.header_table.maxsize else self._shared
         return head
 
-    def _decode(self, block: bytes) -> list[Field]:
-        resized = block[:1] and block[0] & 0xE0 == 0x20
+    def _table(self) -> tuple[object, int, int]:
+        """Another one whenever the dynamic table changed: a new entry stands first, a smaller table is shorter."""
         table = self._decoder.header_table
+        entries = table.dynamic_entries
+        return entries[0] if entries else None, len(entries), table.maxsize
+
+    def _decode(self, block: bytes) -> list[Field]:
         try:
-            fields = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
+            return [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
+            self._refusals.add("header_list")
             raise ConnectionFault(ENHANCE_YOUR_CALM, "a header list above the limit") from error
         except Exception as error:  # the library's own, and what it lets through for bytes that end early
             raise ConnectionFault(COMPRESSION_ERROR, "a header block that can't be decoded") from error
-        if resized and self._acknowledged and table.maxsize > 0:
-            raise ConnectionFault(COMPRESSION_ERROR, "a dynamic table above the size announced")
-        self._stateless = table.maxsize == 0
-        return fields
 
 
 def literal(name: bytes, value: bytes) -> bytes:

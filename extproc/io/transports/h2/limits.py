@@ -39,7 +39,7 @@ class Limits:
     peer does not take; rates are a second, with a burst of ten times as many.
     """
 
-    streams: int = 100_000
+    streams: int = 10_000
     header_block: int = 32_768
     header_list: int = 65_536
     continuations: int = 32

@@ -43,7 +43,6 @@ class Shared:
         self.cache = HeadCache()
         self.settings = frames.settings(
             {
-                frames.HEADER_TABLE_SIZE: 0,
                 frames.MAX_CONCURRENT_STREAMS: limits.streams,
                 frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
                 frames.MAX_HEADER_LIST_SIZE: limits.header_list,
@@ -199,8 +198,9 @@ class Sender:
         receiver.lost()
 
     def _reset_for(self, fault: StreamFault) -> None:
-        """A peer may make us reset as often as it may reset, no oftener."""
-        if fault.code != REFUSED_STREAM:
+        """A peer may make us reset as often as it may reset, no oftener, but where it did nothing wrong: too many
+        streams, or too many bytes of all connections together."""
+        if fault.code not in (REFUSED_STREAM, ENHANCE_YOUR_CALM):
             self._patience.spend("resets")
         stream = self._open.pop(fault.stream, None)
         self._rst(fault.stream, fault.code)
