@@ -113,7 +113,7 @@ class Bench:
     def settings(self, name: str) -> dict[str, Any]:
         """kvsteer.yaml of a gateway, or what Envoy is to believe of the no-op."""
         return {
-            "grpc": {"address": f"127.0.0.1:{self.servers[name]}"},
+            "grpc": {"address": f"127.0.0.1:{self.servers[name]}", "transport": "grpcio"},  # as the no-op
             "admin": {"address": f"127.0.0.1:{free_port()}"},
             "pools": [{"name": "bench", "engine": "vllm", "replicas": self.replicas}],
             "envoy": {"listen": f"127.0.0.1:{self.listeners[name]}", "admin": f"127.0.0.1:{self.admin}"},

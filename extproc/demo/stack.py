@@ -35,7 +35,7 @@ class StackSettings:
     pool: dict[str, Any] = field(default_factory=dict)
     envoy: dict[str, Any] = field(default_factory=dict)
     envoy_concurrency: int = 1
-    transport: str = "grpcio"
+    transport: str = "fast"
 
 
 class Stack:

@@ -97,9 +97,9 @@ class GrpcSettings(Settings):
     """Where Envoy reaches the gateway."""
 
     address: Address = Field(default="0.0.0.0:50051", description="where the ext_proc server listens")
-    transport: Literal["grpcio", "fast"] = Field(
-        default="grpcio",
-        description="which implementation serves ext_proc: the gRPC library, or kvsteer's own HTTP/2",
+    transport: Literal["fast", "grpcio"] = Field(
+        default="fast",
+        description="which implementation serves ext_proc: kvsteer's own HTTP/2, or the gRPC library",
     )
     socket: str = Field(
         default="",

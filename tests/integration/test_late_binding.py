@@ -21,7 +21,7 @@ ENGINE = ["--prefill-speed", str(SPEED), "--step-budget", "256", "--tokens-per-c
 POOL = {"late_binding": True, "capacity": {"prefill_speed": float(SPEED)}}
 
 
-def made(replicas: int = 1, gateways: int = 1, transport: str = "grpcio") -> Stack:
+def made(replicas: int = 1, gateways: int = 1, transport: str = "fast") -> Stack:
     """A stack that binds late: slow engines, first tokens observed."""
     redis = {} if gateways > 1 else {"redis_url": ""}
     return Stack(
