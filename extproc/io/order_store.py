@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 
 from extproc.io.redis_check import AtKey
+from extproc.io.redis_shape import is_text, script
 
 #: Seconds an unheld key lives: the longest deadline is a week, and a fleet may be off for some weeks.
 TTL = 30 * 86_400
@@ -29,7 +30,8 @@ _MOST_COUNT = 2**52
 #: = and the count with its word as they must stand there still (or nothing), how many of the following are fields
 #: and values, these, and fields to take away. Answers the new count with its word, or "" when the hash is older than
 #: it was when it was read, or was written since though it must not be. Said twice it is as said once.
-_WRITE = f"""
+_WRITE = script(
+    f"""
 local stands = redis.call('HGET', KEYS[1], '*count') or ''
 if string.match(stands, ':(.*)$') == ARGV[3] then return stands end
 if ARGV[5] ~= '' and '=' .. stands ~= ARGV[5] then return '' end
@@ -47,7 +49,9 @@ local stamp = string.format('%.0f', math.max(there, tonumber(ARGV[2])) + 1) .. '
 redis.call('HSET', KEYS[1], '*', '{{}}', '*count', stamp)
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 return stamp
-"""
+""",
+    is_text,
+)
 
 
 class Stamp(NamedTuple):

@@ -14,7 +14,7 @@ Times are Redis TIME, in seconds. A version is complete (policy and shadow), so 
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from redis.exceptions import ResponseError
@@ -32,8 +32,9 @@ from extproc.io.policy_versions import (
     reported,
     standing_of,
 )
-from extproc.io.redis_check import AtKey
+from extproc.io.redis_check import AtKey, Lost
 from extproc.io.redis_client import make_client
+from extproc.io.redis_shape import is_number, script
 
 #: Versions of a pool that are kept.
 KEPT = 100
@@ -45,7 +46,8 @@ T = TypeVar("T")
 #: KEYS: the pool's versions, the newest change. ARGV: the pointer's field, the new newest number, the pointer
 #: expected (= before it, or nothing for none), the new change, how many of the following are fields and values,
 #: these, and fields to take away. Answers 0 when the pointer is another.
-_ADD = """
+_ADD = script(
+    """
 local there = redis.call('HGET', KEYS[1], ARGV[1])
 if (there and '=' .. there or '') ~= ARGV[3] then
   -- said twice, over a connection that broke after the first time
@@ -61,7 +63,33 @@ for i = 6 + fields, #ARGV do
 end
 redis.call('SET', KEYS[2], ARGV[4])
 return 1
-"""
+""",
+    is_number,
+)
+
+
+#: KEYS: the pool's versions, the newest change. ARGV: the pointer's field, the pointer as it was read (= before it,
+#: or nothing for none), the version's number, its JSON, the change that it was. Answers 0 when the pointer is another.
+_PUT_BACK = script(
+    """
+local there = redis.call('HGET', KEYS[1], ARGV[1])
+local stands = there == ARGV[3] and redis.call('HGET', KEYS[1], ARGV[3]) == ARGV[4]
+if not stands and (there and '=' .. there or '') ~= ARGV[2] then
+  return 0
+end
+redis.call('HSET', KEYS[1], ARGV[3], ARGV[4], ARGV[1], ARGV[3])
+redis.call('SET', KEYS[2], ARGV[5])
+return 1
+""",
+    is_number,
+)
+
+
+class Newest(NamedTuple):
+    """What stands there as a pool's newest version: what names it, and its JSON; None for what is not there."""
+
+    pointer: bytes | None
+    text: bytes | None
 
 
 class NotOurs(KvsteerError):
@@ -94,13 +122,27 @@ class VersionStore:
             raise AtKey(key, error) from None
         return found
 
-    async def newest(self, pool: str) -> bytes | None:
-        """JSON of a pool's newest version, for `read_version`; None when it has none."""
+    async def newest(self, pool: str) -> Newest:
+        """A pool's newest version, its JSON for `read_version`."""
         try:
-            number = await self._within(self._redis.hget(self._key(pool), POINTER))
-            return None if number is None else await self._get(pool, number)
+            pointer = await self._within(self._redis.hget(self._key(pool), POINTER))
+            return Newest(pointer, None if pointer is None else await self._get(pool, pointer))
         except ResponseError as error:
             raise AtKey(self._key(pool), error) from None
+
+    async def glance(self, numbers: Mapping[str, int]) -> dict[str, Newest | AtKey]:
+        """Whether pools' versions stand as they did: pool -> the pointer, and JSON of a version of this number.
+
+        One round trip, whatever the number of pools; what Redis says against a pool's key is told in its place.
+        """
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for pool, number in numbers.items():
+                pipe.hmget(self._key(pool), POINTER, str(number))
+            answers = await self._within(pipe.execute(raise_on_error=False))
+        return {
+            pool: AtKey(self._key(pool), said) if isinstance(said, Exception) else Newest(*said)
+            for pool, said in zip(numbers, answers, strict=True)
+        }
 
     async def newest_number(self, pool: str) -> int:
         """Number of a pool's newest version; 0 when there is none, or none that can be read."""
@@ -177,22 +219,25 @@ class VersionStore:
             raise Conflict
         return versions[-1]
 
-    async def put_back(self, pool: str, version: Version, after: int) -> bool:
+    async def put_back(self, pool: str, version: Version, pointer: bytes | None) -> bool:
         """Write again a version that Redis lost, as the newest; whether it stands there.
 
-        Fenced: nothing is written when `after` (0: none) is the newest no more. So of several gateways that write,
-        and of an operator who changes something, one wins, and the others see what it wrote.
+        Fenced: nothing is written when `pointer` is not what names the newest any more. So of several gateways that
+        write, and of an operator who changes something, one wins, and the others see what it wrote.
         """
         revision = f"{pool}:{version.number}@{version.at:.6f}"
         said = [
-            b"=%d" % after if after else b"",
-            revision,
-            2,
-            str(version.number),
+            b"" if pointer is None else b"=" + pointer,
+            version.number,
             orjson.dumps(version.as_dict()),
+            revision,
         ]
         keys = (self._key(pool), f"{self._prefix}:policies")
-        return bool(await self._within(self._redis.eval(_ADD, 2, *keys, POINTER, version.number, *said)))
+        return bool(await self._within(self._redis.eval(_PUT_BACK, 2, *keys, POINTER, *said)))
+
+    def lost(self, pool: str) -> AtKey:
+        """That a pool's versions are gone, with the key."""
+        return AtKey(self._key(pool), Lost())
 
     async def report(self, gateway_id: str, policies: Mapping[str, Any], ttl: float) -> None:
         """Tell what a gateway uses: pool -> {"version", "when", "refused"}, the last None or with a reason."""

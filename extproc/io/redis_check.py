@@ -10,7 +10,7 @@ import structlog
 from redis import exceptions
 from redis.exceptions import RedisError
 
-from extproc.io.redis_guard import RedisResting
+from extproc.io.redis_guard import RedisResting, WrongShape
 
 _log = structlog.get_logger("kvsteer.redis")
 
@@ -34,6 +34,10 @@ class AtKey(RedisError):
         self.error = error
 
 
+class Lost(RedisError):
+    """What stood under a key is gone, though what tells of it is still there, and nobody here knows what it was."""
+
+
 class MissingPassword(exceptions.AuthenticationError):
     """A password's file can't be read. `where` is its path and the reason, with no word of the password."""
 
@@ -46,6 +50,7 @@ class MissingPassword(exceptions.AuthenticationError):
 _OLDEST = (6, 2)
 
 _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
+    (Lost, "what stood there was deleted or evicted, and this gateway does not know it"),
     (RedisResting, "it failed a moment ago and is left alone for a while"),
     (exceptions.NoPermissionError, "the user may not do that; docs/redis.md lists what it needs"),
     (exceptions.AuthenticationError, "it refuses the user or the password"),
@@ -57,6 +62,7 @@ _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (exceptions.TimeoutError, "it does not answer in time"),
     (exceptions.ConnectionError, "it can't be reached"),
     (OSError, "it can't be reached"),
+    (WrongShape, "it answers otherwise than Redis does; look at redis.url and at what stands between"),
     (exceptions.InvalidResponse, "what answers there is no Redis; check redis.url"),
 )
 
@@ -148,8 +154,8 @@ async def _info(client: Any, prefix: str) -> dict[str, Any]:
     said = await client.execute_command("INFO", **where)  # all sections: one round trip, in 6.2 too
     if not isinstance(said, dict):
         raise RedisError("INFO was not understood")
-    found: dict[str, Any] = next(iter(said.values())) if len(said) == 1 else said
-    return found
+    found: Any = next(iter(said.values())) if len(said) == 1 else said  # a Cluster tells the node
+    return found if isinstance(found, dict) else {}
 
 
 def judge(info: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ Passwords are read when a connection is made, so that a changed file serves the 
 
 import asyncio
 import os
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from extproc.config import RedisSettings
 from extproc.io.redis_check import MissingPassword
 from extproc.io.redis_guard import Fuse, Guard, closing
+from extproc.io.redis_shape import begin, check
 from extproc.settings.redis_url import RedisPlace
 
 #: Connections of one client: a bound, far above what a gateway has under way at once.
@@ -61,6 +63,7 @@ def make_client(settings: RedisSettings, role: str = "", *, patience: float = 0.
         client = _untyped(GuardedRedis)(**_address(place), db=place.database, **options)
     if place.kind != "cluster":  # there redirections tell
         guard.reconnect = client.connection_pool.disconnect
+    guard.drop = guard.reconnect or client.aclose  # which connects again with the next call
     client.guard = guard
     return client
 
@@ -73,7 +76,7 @@ class GuardedRedis(redis.asyncio.Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """As redis-py's, within the guard."""
         call: Any = super().execute_command
-        return await self.guard.call(lambda: call(*args, **options))
+        return await self.guard.call(lambda: _checked(call(*args, **options), [args]))
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> "GuardedPipeline":
         """As redis-py's, within the guard."""
@@ -97,7 +100,10 @@ class GuardedPipeline(Pipeline):
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """As redis-py's, within the guard. A server that has become a replica is left, as by a single call."""
-        answers = await self.guard.call(lambda: self._execute(raise_on_error))
+        asked = [args for args, _ in self.command_stack]
+        answers: list[Any] = await self.guard.call(
+            lambda: _checked(self._execute(raise_on_error), asked, is_many=True)
+        )
         if self.guard.reconnect is not None and any(isinstance(a, exceptions.ReadOnlyError) for a in answers):
             await self.guard.reconnect()
         return answers
@@ -128,7 +134,7 @@ class GuardedCluster(redis.asyncio.RedisCluster):
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
         """As redis-py's, within the guard."""
         call = super().execute_command
-        return await self.guard.call(lambda: call(*args, **kwargs))
+        return await self.guard.call(lambda: _checked(call(*args, **kwargs), [args]))
 
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> "GuardedClusterPipeline":
         """As redis-py's, within the guard."""
@@ -142,11 +148,32 @@ class GuardedCluster(redis.asyncio.RedisCluster):
 class GuardedClusterPipeline(ClusterPipeline):
     """redis-py's pipeline for a Cluster with a guard."""
 
+    #: What was put into it since it was last executed.
+    _asked: list[tuple[Any, ...]]
+
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """As redis-py's, which keeps it until `execute`."""
+        if "_asked" not in vars(self):
+            self._asked = []
+        self._asked.append(args)
+        return super().execute_command(*args, **kwargs)
+
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
         """As redis-py's, within the guard."""
         call = super().execute
         guard: Guard = _untyped(self.cluster_client).guard
-        return await guard.call(lambda: call(raise_on_error, allow_redirections))
+        asked, self._asked = vars(self).get("_asked", []), []
+        return await guard.call(
+            lambda: _checked(call(raise_on_error, allow_redirections), asked, is_many=True)
+        )
+
+
+async def _checked(call: Awaitable[Any], asked: list[tuple[Any, ...]], *, is_many: bool = False) -> Any:
+    """What a call answers, once that has the form which Redis gives it. Raises as the call, and WrongShape."""
+    answer = await call
+    for args, one in zip(asked, answer if is_many else [answer], strict=False):
+        check(args, one)
+    return answer
 
 
 class Login(CredentialProvider):
@@ -201,6 +228,7 @@ def _options(settings: RedisSettings, place: RedisPlace, role: str, patience: fl
         "max_connections": _CONNECTIONS,
         "health_check_interval": 0,
         "retry": _once_more(),
+        **({} if place.kind == "cluster" else {"redis_connect_func": begin}),
     }
 
 

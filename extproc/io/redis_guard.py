@@ -38,6 +38,10 @@ class RedisResting(exceptions.ConnectionError):
     """The fuse is open: Redis failed a moment ago and was not asked."""
 
 
+class WrongShape(exceptions.InvalidResponse):
+    """The answer has another form than Redis gives to what was asked. The call failed; connections are closed."""
+
+
 class Fuse:
     """Opens after failures in a row, and lets one call at a time try again.
 
@@ -107,6 +111,8 @@ class Guard:
         self.last_error = ""
         #: Called when the server turns out to be a replica: the name may lead to another by now.
         self.reconnect: Callable[[], Awaitable[None]] | None = None
+        #: Closes every connection, after an answer that Redis would not give.
+        self.drop: Callable[[], Awaitable[None]] | None = None
 
     @property
     def resting(self) -> bool:
@@ -118,7 +124,8 @@ class Guard:
 
         Raises:
             RedisResting: at once; the fuse is open.
-            RedisError: as the client, whose TimeoutError stands for the deadline too.
+            RedisError: as the client, whose TimeoutError stands for the deadline too, and WrongShape for whatever
+                the client makes of an answer that Redis would not give.
         """
         now = asyncio.get_running_loop().time
         if not self._fuse.admits(now()):
@@ -136,11 +143,23 @@ class Guard:
                 await self.reconnect()
             if isinstance(error, OSError):
                 raise _as_redis_error(error) from None
+            if isinstance(error, WrongShape):
+                await self._drop()
             raise
+        except Exception as error:  # redis-py takes an answer's form for granted
+            reached = False
+            self.errors += 1
+            self.last_error = WrongShape.__name__
+            await self._drop()
+            raise WrongShape(f"an answer was not understood ({type(error).__name__})") from None
         finally:
             self._fuse.ended(reached, now())
             self.up = self.up if reached is None else reached
         return answer
+
+    async def _drop(self) -> None:
+        if self.drop is not None:
+            await closing(self.drop())
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
@@ -189,7 +208,7 @@ def _reached(error: Exception) -> bool | None:
     """Whether an answer came, though no good one; None when it says nothing of Redis."""
     if isinstance(error, exceptions.MaxConnectionsError):
         return None
-    return not isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError)
+    return not isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError | WrongShape)
 
 
 def _as_redis_error(error: OSError) -> RedisError:

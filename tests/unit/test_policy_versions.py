@@ -6,13 +6,13 @@ from typing import Any, cast
 import orjson
 import pytest
 from redis.exceptions import ConnectionError as RedisGone
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 from structlog.testing import capture_logs
 
 from extproc.config import PolicySettings, ShadowSettings
 from extproc.core.pool import Pool
 from extproc.io.policy_follower import Follower, shown
-from extproc.io.policy_store import VersionStore
+from extproc.io.policy_store import Newest, VersionStore
 from extproc.io.policy_versions import (
     MOST_WHY,
     BadVersion,
@@ -21,7 +21,7 @@ from extproc.io.policy_versions import (
     read_version,
     standing_of,
 )
-from extproc.io.redis_check import AtKey
+from extproc.io.redis_check import AtKey, Lost
 
 
 class Shelf:
@@ -29,6 +29,9 @@ class Shelf:
 
     def __init__(self) -> None:
         self.versions: dict[str, bytes] = {}
+        #: What names each pool's newest, where that is not the version that stands there.
+        self.pointers: dict[str, bytes] = {}
+        self.refused: dict[str, Exception] = {}
         self.stamp: bytes | None = None
         self.reports_made: list[dict[str, Any]] = []
         self.gone = False
@@ -39,16 +42,30 @@ class Shelf:
             raise RedisGone
         return self.stamp
 
-    async def newest(self, pool: str) -> bytes | None:
-        self.reads += 1
-        return self.versions.get(pool)
+    def there(self, pool: str) -> Newest:
+        text = self.versions.get(pool)
+        if pool in self.pointers or text is None:
+            return Newest(self.pointers.get(pool), text)
+        return Newest(b"%d" % orjson.loads(text)["version"], text)
 
-    async def put_back(self, pool: str, version: Version, after: int) -> bool:
-        there = orjson.loads(self.versions[pool])["version"] if pool in self.versions else 0
-        if there != after:
+    async def newest(self, pool: str) -> Newest:
+        self.reads += 1
+        if pool in self.refused:
+            raise AtKey(f"kvsteer:policy:{pool}", self.refused[pool])
+        return self.there(pool)
+
+    async def glance(self, numbers: dict[str, int]) -> dict[str, Newest]:
+        return {pool: self.there(pool) for pool in numbers}
+
+    async def put_back(self, pool: str, version: Version, pointer: bytes | None) -> bool:
+        if self.there(pool).pointer != pointer:
             return False
+        self.pointers.pop(pool, None)
         self.put(version, pool)
         return True
+
+    def lost(self, pool: str) -> AtKey:
+        return AtKey(f"kvsteer:policy:{pool}", Lost())
 
     async def report(self, gateway_id: str, policies: dict[str, Any], ttl: float) -> None:
         self.reports_made.append(policies)
@@ -333,6 +350,92 @@ async def test_where_only_the_stamp_was_lost_it_is_written_again_and_a_newer_ver
     shelf.stamp = None
     await made.poll()
     assert (pool.policy_version, shelf.stamp) == (4, b"p:4@9.0")
+
+
+def write_over(shelf: Shelf, pointer: bytes | None, text: bytes | None) -> None:
+    """As DEL, an eviction or HSET by somebody else, while the newest change still stands there."""
+    shelf.pointers = {} if pointer is None else {"p": pointer}
+    shelf.versions = {} if text is None else {"p": text}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "text"),
+    [
+        (None, None),
+        (b"3", None),
+        (b"3", b"{"),
+        (b"2", None),
+        (b"1", orjson.dumps(version(1, at=1.0).as_dict())),
+        (b"3", orjson.dumps(version(1, at=1.0).as_dict())),
+    ],
+)
+async def test_a_version_that_was_lost_or_written_over_alone_comes_back_within_a_heartbeat(
+    shelf: Shelf, pool: Pool, pointer: bytes | None, text: bytes | None
+) -> None:
+    clock = Clock()
+    made, refused = follower(shelf, pool, clock=clock)
+    shelf.put(version(3, "round_robin", at=5.0))
+    await made.poll()
+    write_over(shelf, pointer, text)
+    clock.now = 2.0
+    with capture_logs() as told:
+        await made.poll()
+    assert shelf.there("p").pointer == b"3"
+    assert read_version(shelf.versions["p"]) == version(3, "round_robin", at=5.0)
+    assert [(entry["log_level"], entry["kept"]) for entry in told] == [("warning", 3)]
+    assert refused == []
+    fresh = Pool("p", now=0.0)
+    late, _ = follower(shelf, fresh)
+    await late.poll()
+    assert fresh.policy_version == 3
+
+
+async def test_a_version_that_comes_back_is_taken_by_who_started_without_it(shelf: Shelf, pool: Pool) -> None:
+    clock = Clock()
+    made, _ = follower(shelf, pool, clock=clock)
+    shelf.put(version(3, "round_robin", at=5.0))
+    held = shelf.versions["p"]
+    write_over(shelf, None, None)
+    await made.poll()
+    assert (pool.policy_version, made.trouble.why) == (0, "")
+    for _ in range(3):
+        await made.poll()
+    assert made.trouble.why == (
+        "policies: what stood there was deleted or evicted, and this gateway does not know it (key kvsteer:policy:p)"
+    )
+    assert made.up, "Redis itself is well"
+    write_over(shelf, b"3", held)
+    clock.now = 2.0
+    await made.poll()
+    assert (pool.policy_version, made.trouble.why) == (3, "")
+
+
+@pytest.mark.parametrize(("pointer", "number"), [(b"x", 0), (b"9", 9)])
+async def test_a_pointer_to_nothing_that_is_newer_or_no_number_is_told_and_left(
+    shelf: Shelf, pool: Pool, pointer: bytes, number: int
+) -> None:
+    clock = Clock()
+    made, refused = follower(shelf, pool, clock=clock)
+    shelf.put(version(3, "round_robin", at=5.0))
+    await made.poll()
+    write_over(shelf, pointer, None)
+    for clock.now in (2.0, 4.0):
+        await made.poll()
+    assert (refused, pool.policy_version, shelf.there("p").pointer) == (["p"], 3, pointer)
+    assert made.shown()[0]["refused"]["version"] == number
+
+
+async def test_one_pools_key_that_can_not_be_used_holds_up_no_other_pool(shelf: Shelf, pool: Pool) -> None:
+    other = Pool("q", now=0.0)
+    made, _ = follower(shelf, pool, other)
+    shelf.refused = {"p": ResponseError("WRONGTYPE Operation against a key")}
+    shelf.put(version(7, "round_robin"), "q")
+    for _ in range(3):
+        await made.poll()
+    assert other.policy_version == 7
+    assert made.trouble.why == (
+        "policies: the key kvsteer:policy:p is of another type than kvsteer's; rename or delete it"
+    )
 
 
 async def test_who_follows_the_configuration_writes_nothing_into_an_empty_redis(
