@@ -304,6 +304,8 @@ def _run(path: str, pool: str | None, work: Callable[[VersionStore, PoolSettings
     except (ConfigError, Refused) as error:
         click.echo(str(error), err=True)
         sys.exit(getattr(error, "status", 2))
+    except BrokenPipeError:
+        raise  # who reads what is printed went away; of Redis' connections none comes here as that
     except (RedisError, OSError, TimeoutError) as error:
         click.echo(
             f"{_failure(error, path)} If a change was on its way, see kvsteer policy list",

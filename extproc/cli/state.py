@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from extproc.cli.admin_port import call, fail, json_option
+from extproc.cli.policy_texts import tell_skipped
 from extproc.cli.state_views import differences
 from extproc.cli.terminal import console, plain
 from extproc.config import load
@@ -104,6 +105,7 @@ def _fleet(path: str) -> dict[str, Any]:
 
 def _print(console: Console, answer: dict[str, Any]) -> None:
     if "gateways" in answer:
+        tell_skipped(answer["skipped"])
         console.print(_table("gateways", answer["gateways"], "gateway version address streams heard"))
         console.print(_table("leases", answer["leases"], "lease holder token until"))
     for view in answer.get("views", []):

@@ -32,7 +32,7 @@ from extproc.io.policy_versions import (
     reported,
     standing_of,
 )
-from extproc.io.redis_check import AtKey, Lost
+from extproc.io.redis_check import AtKey, Lost, at_key
 from extproc.io.redis_client import make_client
 from extproc.io.redis_shape import is_number, script
 
@@ -69,7 +69,8 @@ return 1
 
 
 #: KEYS: the pool's versions, the newest change. ARGV: the pointer's field, the pointer as it was read (= before it,
-#: or nothing for none), the version's number, its JSON, the change that it was. Answers 0 when the pointer is another.
+#: or nothing for none), the version's number, its JSON, the change that it was. Answers 0 when the pointer is
+#: another.
 _PUT_BACK = script(
     """
 local there = redis.call('HGET', KEYS[1], ARGV[1])
@@ -245,7 +246,8 @@ class VersionStore:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hset(key, "policies", orjson.dumps(policies))
             pipe.pexpire(key, int(ttl * 1000))
-            await self._within(pipe.execute())
+            with at_key(key):
+                await self._within(pipe.execute())
 
     async def reports(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What every living gateway reported: gateway -> pool -> as in `report`; and what was skipped, in words."""

@@ -3,7 +3,9 @@
 A Redis that can't is used as far as it goes, and told of as degraded; a gateway starts with any Redis and with none.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -34,6 +36,21 @@ class AtKey(RedisError):
         self.error = error
 
 
+@contextlib.contextmanager
+def at_key(key: str) -> Iterator[None]:
+    """Name the key that a call is about, should Redis refuse it for the key's sake. Raises AtKey then."""
+    try:
+        yield
+    except exceptions.ResponseError as error:
+        raise naming(error, key) from None
+
+
+def naming(error: exceptions.ResponseError, key: str) -> RedisError:
+    """An error as it is, or with the key where it is the key's: it has another type, or the user may not use it."""
+    is_keys = "WRONGTYPE" in str(error) or isinstance(error, exceptions.NoPermissionError)
+    return AtKey(key, error) if is_keys else error
+
+
 class Lost(RedisError):
     """What stood under a key is gone, though what tells of it is still there, and nobody here knows what it was."""
 
@@ -58,7 +75,9 @@ _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (exceptions.MaxConnectionsError, "too many calls at once"),
     (exceptions.ReadOnlyError, "it is a replica, which can't be written to"),
     (exceptions.OutOfMemoryError, "it is full (maxmemory)"),
+    (exceptions.MasterDownError, "it is a replica that has lost its master"),
     (exceptions.ClusterDownError, "the cluster is down"),
+    (exceptions.AskError, "it is a node of a Cluster; write redis+cluster:// in redis.url"),  # MOVED too
     (exceptions.TimeoutError, "it does not answer in time"),
     (exceptions.ConnectionError, "it can't be reached"),
     (OSError, "it can't be reached"),
@@ -73,11 +92,15 @@ def cause(error: BaseException) -> str:
         return _at_key(error)
     if isinstance(error, MissingPassword):
         return error.where
+    if isinstance(error, RedisResting) and error.error is not None:
+        return cause(error.error)
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
     if isinstance(error, exceptions.NoPermissionError | exceptions.ResponseError):
         if forbidden := _COMMAND.search(str(error)):
             return f"the user may not call {forbidden[1].upper()}; docs/redis.md lists what it needs"
+        if str(error).startswith("BUSY"):  # redis-py takes the word away where it knows the kind
+            return "it is busy with somebody's script; SCRIPT KILL ends that"
         if "WRONGTYPE" in str(error):
             return "a key is of another type than kvsteer's"
     for kind, words in _CAUSES:

@@ -35,7 +35,15 @@ _FIRST_REST = 0.1
 
 
 class RedisResting(exceptions.ConnectionError):
-    """The fuse is open: Redis failed a moment ago and was not asked."""
+    """The fuse is open: Redis failed a moment ago and was not asked.
+
+    Args:
+        error: how the last call that was made failed; None when that is not known.
+    """
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        super().__init__("redis failed a moment ago; it is left alone until the rest is over")
+        self.error = error
 
 
 class WrongShape(exceptions.InvalidResponse):
@@ -109,6 +117,7 @@ class Guard:
         self.up: bool | None = None
         self.errors = 0
         self.last_error = ""
+        self._last: BaseException | None = None
         #: Called when the server turns out to be a replica: the name may lead to another by now.
         self.reconnect: Callable[[], Awaitable[None]] | None = None
         #: Closes every connection, after an answer that Redis would not give.
@@ -130,15 +139,14 @@ class Guard:
         now = asyncio.get_running_loop().time
         if not self._fuse.admits(now()):
             self.errors += 1
-            raise RedisResting("redis failed a moment ago; it is left alone until the rest is over")
+            raise RedisResting(self._last)
         reached: bool | None = None
         try:
             answer = await within(self.deadline, work())
             reached = True
         except (RedisError, OSError) as error:  # OSError has asyncio's TimeoutError
             reached = _reached(error)
-            self.errors += 1
-            self.last_error = type(error).__name__
+            self._failed(error)
             if isinstance(error, exceptions.ReadOnlyError) and self.reconnect is not None:
                 await self.reconnect()
             if isinstance(error, OSError):
@@ -148,14 +156,19 @@ class Guard:
             raise
         except Exception as error:  # redis-py takes an answer's form for granted
             reached = False
-            self.errors += 1
-            self.last_error = WrongShape.__name__
+            wrong = WrongShape(f"an answer was not understood ({type(error).__name__})")
+            self._failed(wrong)
             await self._drop()
-            raise WrongShape(f"an answer was not understood ({type(error).__name__})") from None
+            raise wrong from None
         finally:
             self._fuse.ended(reached, now())
             self.up = self.up if reached is None else reached
         return answer
+
+    def _failed(self, error: BaseException) -> None:
+        self.errors += 1
+        self.last_error = type(error).__name__
+        self._last = error
 
     async def _drop(self) -> None:
         if self.drop is not None:

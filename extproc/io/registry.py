@@ -13,14 +13,14 @@ from typing import Any
 
 import orjson
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from extproc import __version__
 from extproc.config import RedisSettings
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 from extproc.io import clock
-from extproc.io.redis_check import AtKey, cause, unsafe
+from extproc.io.redis_check import AtKey, cause, naming, unsafe
 from extproc.io.redis_client import make_client
 from extproc.io.redis_guard import Guard
 
@@ -138,8 +138,10 @@ class Registry:
         ahead = int(seconds) + int(micros) / 1e6 - clock.monotonic()
         self._started = self._started or str(seconds)
         ttl = int(self._settings.heartbeat * _TTL_BEATS * 1000)
+        gateway = self._gateway_key()
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hget(self._gateway_key(), "boot")
+            pipe.hget(gateway, "boot")
+            keys = [gateway] * 3  # of each command
             fields = {
                 "boot": self._boot,
                 "started": self._started,
@@ -148,15 +150,23 @@ class Registry:
                 "version": __version__,
                 "address": self._address,
             }
-            pipe.hset(self._gateway_key(), mapping=fields)
-            pipe.pexpire(self._gateway_key(), ttl)
+            pipe.hset(gateway, mapping=fields)
+            pipe.pexpire(gateway, ttl)
             for pool in self._pools:
                 key = self._replicas_key(pool)
                 pipe.delete(key)
                 if pool.replicas:
                     pipe.hset(key, mapping={r.address: orjson.dumps(_entry(r)) for r in pool.replicas})
                     pipe.pexpire(key, ttl)
-            self._compare(*(await pipe.execute())[:1])
+                keys += [key] * (3 if pool.replicas else 1)
+            if self._settings.share:  # only to know whether it is a stream, and to name it if it is not
+                pipe.xlen(self._journal_key())
+                keys.append(self._journal_key())
+            answers = await pipe.execute(raise_on_error=False)
+        for key, said in zip(keys, answers, strict=True):
+            if isinstance(said, ResponseError):
+                raise naming(said, key)
+        self._compare(answers[0])
         return ahead
 
     def _compare(self, boot: bytes | None) -> None:
@@ -171,6 +181,9 @@ class Registry:
 
     def _gateway_key(self) -> str:
         return f"{self._settings.key_prefix}:gateway:{self._id}"
+
+    def _journal_key(self) -> str:
+        return f"{self._settings.key_prefix}:journal"
 
     def _replicas_key(self, pool: Pool) -> str:
         return f"{self._settings.key_prefix}:replicas:{pool.name}:{self._id}"

@@ -18,7 +18,7 @@ from extproc.core.pool import Pool
 from extproc.core.reach import Position, Reach, is_due
 from extproc.core.shared import Shared
 from extproc.io.lease import Lease
-from extproc.io.redis_check import Trouble
+from extproc.io.redis_check import AtKey, Trouble
 from extproc.io.state_snapshot import Head, Snapshots
 
 _log = structlog.get_logger("kvsteer.snapshot")
@@ -85,17 +85,17 @@ class SnapshotDuty:
 
     async def look(self) -> None:
         """Load and write what is due. Never raises for Redis' sake, and for one pool's none of the others waits."""
-        failed: tuple[Exception, str] | None = None
+        failed: Exception | None = None
         for pool in self._shared.pools.values():
             try:
                 await self._see_to(pool)
             except (RedisError, OSError) as error:
-                failed = failed or (error, self._snapshots.key(pool.name))
+                failed = failed or error
         if failed is not None:
-            self.trouble.failed(*failed)
+            self.trouble.failed(failed)
         else:
             self.trouble.works()
-        self._tell(type(failed[0]).__name__ if failed else "")
+        self._tell(_kind(failed) if failed else "")
         for name in filter(self._reach.is_whole, self._shared.pools):
             self._lacking_since[name] = self._clock()
 
@@ -168,3 +168,7 @@ class SnapshotDuty:
         if error and error != self._troubled:
             _log.warning("snapshots can't be read or written; the index warms with traffic", error=error)
         self._troubled = error
+
+
+def _kind(error: Exception) -> str:
+    return type(error.error if isinstance(error, AtKey) else error).__name__

@@ -28,6 +28,7 @@ from extproc.core.reach import Position
 from extproc.core.shared import Shared
 from extproc.io.journal_stream import oldest_of, position_of
 from extproc.io.lease import Fenced, Lease
+from extproc.io.redis_check import at_key
 from extproc.io.redis_client import make_client
 
 #: Pieces of one pool: a gigabyte uncompressed, far above `index.entries`' default.
@@ -86,6 +87,7 @@ class Snapshots:
     ) -> None:
         self._prefix = f"{settings.key_prefix}:snapshot"
         self._journal = f"{settings.key_prefix}:journal"
+        self._lease = f"{settings.key_prefix}:lease:snapshot"
         self._redis = make_client(settings, "snapshot")
         self._shared, self._leases, self._id = shared, leases, gateway_id
         self._position, self._clock = position, clock
@@ -99,7 +101,8 @@ class Snapshots:
 
     async def head(self, pool: str) -> Head | None:
         """What is told of a pool's newest snapshot; None when there is none. Raises RedisError."""
-        said = await self._redis.hmget(self.key(pool), *_FIELDS)
+        with at_key(self.key(pool)):
+            said = await self._redis.hmget(self.key(pool), *_FIELDS)
         if said[1] is None:
             return None
         head = _head_of(*said)
@@ -110,11 +113,13 @@ class Snapshots:
 
     async def oldest(self) -> Position | None:
         """The oldest entry of the journal that is kept; None for none. Raises RedisError."""
-        return await oldest_of(self._redis, self._journal)
+        with at_key(self._journal):
+            return await oldest_of(self._redis, self._journal)
 
     async def presume(self, pool: Pool) -> None:
         """Take over what the writer of the newest snapshot learned of engines and answers. Raises RedisError."""
-        said, data = await self._redis.hmget(self.key(pool.name), "schema", "learned")
+        with at_key(self.key(pool.name)):
+            said, data = await self._redis.hmget(self.key(pool.name), "schema", "learned")
         if data and said == str(SCHEMA).encode():
             presume(pool, data, lengths=pool.name not in self._presumed)
             self._presumed.add(pool.name)
@@ -177,11 +182,13 @@ class Snapshots:
     async def _swap(self, pool: str, gen: str, count: int, fields: dict[str, Any]) -> bool:
         """Make a snapshot the newest; whether nobody else holds the lease by now."""
         key = self.key(pool)
-        before = await self._redis.hmget(key, *_FIELDS)
+        with at_key(key):
+            before = await self._redis.hmget(key, *_FIELDS)
         try:
-            await self._leases[pool].run(
-                _SWAP, [key], [_TTL, *(item for pair in fields.items() for item in pair)]
-            )
+            with at_key(f"{self._lease}:{pool}:token"):  # the only one that this reads
+                await self._leases[pool].run(
+                    _SWAP, [key], [_TTL, *(item for pair in fields.items() for item in pair)]
+                )
         except Fenced:
             return False
         former = _head_of(*before)

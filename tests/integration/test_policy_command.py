@@ -250,6 +250,39 @@ def test_a_gateway_that_can_not_use_a_version_keeps_its_own_says_so_once_and_cou
     assert active(fleet)["refused"] is None
 
 
+def test_a_version_that_was_deleted_or_evicted_alone_is_written_again(
+    fleet: Stack, client: redis.Redis
+) -> None:
+    done(fleet, "set", "random")
+    for write_over in (
+        lambda: client.delete("kvsteer:policy:demo"),
+        lambda: client.hset("kvsteer:policy:demo", "2", "{"),
+        lambda: client.hset("kvsteer:policy:demo", "newest", "1"),
+    ):
+        write_over()
+        until(
+            lambda: (
+                client.hget("kvsteer:policy:demo", "newest") == "2"
+                and '"random"' in client.hget("kvsteer:policy:demo", "2")
+            ),
+            3,
+            "a gateway that uses it writes it again",
+        )
+    assert done(fleet, "set", "least_tokens")["version"]["version"] == 3
+
+
+def test_a_reader_that_went_away_is_no_fault_of_redis(
+    fleet: Stack, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("extproc.cli.policy.gateway_lines", gone)
+    said = kvsteer(fleet, "list")
+    assert isinstance(said.exception, BrokenPipeError | SystemExit)
+    assert "Redis" not in said.stderr
+
+
 @pytest.fixture
 def scribbled(fleet: Stack, client: redis.Redis) -> Iterator[redis.Redis]:
     """Redis after somebody wrote into every key of kvsteer's; taken away afterwards."""

@@ -14,6 +14,7 @@ from extproc.config import RedisSettings
 from extproc.core.pool import Pool
 from extproc.demo.processes import answers
 from extproc.demo.stack import Stack, StackSettings
+from extproc.io.fleet_state import read_fleet
 from extproc.io.registry import Registry
 from tests.integration.conftest import until
 
@@ -45,6 +46,33 @@ async def test_a_beat_writes_the_gateway_and_its_replicas_with_a_ttl(
     assert json.loads(replicas["[::1]:8000"])["incarnation"] == 1
     assert all(0 < client.pttl(key) <= 20_000 for key in client.keys("*"))
     await made.close()
+
+
+@pytest.mark.parametrize("key", ["kvsteer:gateway:gw-1", "kvsteer:journal"])
+async def test_a_key_of_another_type_is_named_and_the_rest_is_written(
+    server: Stack, client: redis.Redis, key: str
+) -> None:
+    client.rpush(key, "x")
+    made = registry(server.redis_url)
+    await made.beat()
+    assert made.why == f"redis fails: the key {key} is of another type than kvsteer's; rename or delete it"
+    assert client.exists("kvsteer:replicas:chat:gw-1")
+    client.delete(key)
+    await made.beat()
+    assert (made.why, made.up) == ("", True)
+    await made.close()
+
+
+async def test_what_is_no_hash_is_told_by_the_fleets_state(server: Stack, client: redis.Redis) -> None:
+    for key in ("kvsteer:gateway:gw-1", "kvsteer:lease:collector:chat"):
+        client.rpush(key, "x")
+    client.set("kvsteer:lease:collector:chat:token", "5")
+    said = await read_fleet(RedisSettings(url=server.redis_url))
+    assert (said["gateways"], said["leases"]) == ([], [])
+    assert said["skipped"] == [
+        "key 'kvsteer:gateway:gw-1': holds no hash, so it is no gateway's",
+        "key 'kvsteer:lease:collector:chat': holds no hash, so it is no lease's",
+    ]
 
 
 async def test_closing_takes_the_entries_away_and_leaves_others(server: Stack, client: redis.Redis) -> None:

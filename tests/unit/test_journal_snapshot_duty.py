@@ -6,12 +6,14 @@ import pytest
 from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import ResponseError
 
+from extproc.config import RedisSettings
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.reach import Position, Reach
 from extproc.core.shared import Shared
+from extproc.io.redis_check import AtKey
 from extproc.io.snapshot_duty import SnapshotDuty
-from extproc.io.state_snapshot import Head
+from extproc.io.state_snapshot import Head, Snapshots
 
 
 class World:
@@ -221,8 +223,8 @@ async def test_a_replica_that_joins_late_has_the_snapshot_loaded_again_and_the_n
 
 async def test_redis_that_refuses_snapshots_again_and_again_is_told_with_the_key() -> None:
     world = World()
-    world.snapshots.key = lambda pool: f"kvsteer:snapshot:{pool}"
-    world.snapshots.head.side_effect = ResponseError("WRONGTYPE Operation against a key of another kind")
+    wrong = ResponseError("WRONGTYPE Operation against a key of another kind")
+    world.snapshots.head.side_effect = AtKey("kvsteer:snapshot:chat", wrong)
     whys = []
     for _ in range(3):
         await world.duty.look()
@@ -235,6 +237,28 @@ async def test_redis_that_refuses_snapshots_again_and_again_is_told_with_the_key
     world.snapshots.head.side_effect = None
     await world.duty.look()
     assert world.duty.trouble.why == ""
+
+
+async def test_the_key_that_redis_refuses_is_named_and_no_other() -> None:
+    wrong = ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+    lease, pool = Mock(held=True, run=AsyncMock(side_effect=wrong)), Pool("chat", now=0.0)
+    settings = RedisSettings(url="redis://127.0.0.1:1/0")
+    snapshots = Snapshots(
+        settings, Shared([pool], ("me", 1)), {"chat": lease}, "me", lambda: (0, 0), lambda: 0.0
+    )
+    calls: dict[str, Mock] = {"eval": AsyncMock(side_effect=wrong), "hmget": AsyncMock(side_effect=wrong)}
+    snapshots._redis = Mock(set=AsyncMock(), aclose=AsyncMock(), **calls)
+    for call, key in (
+        (snapshots.oldest, "kvsteer:journal"),
+        (lambda: snapshots.head("chat"), "kvsteer:snapshot:chat"),
+    ):
+        with pytest.raises(AtKey) as caught:
+            await call()
+        assert caught.value.key == key
+    snapshots._redis.hmget = AsyncMock(return_value=[None] * 4)
+    with pytest.raises(AtKey) as caught:
+        await snapshots._swap("chat", "abc", 0, {})
+    assert caught.value.key == "kvsteer:lease:snapshot:chat:token"
 
 
 async def test_redis_that_is_gone_is_no_trouble_of_snapshots_for_the_registry_tells_it() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from pydantic import ValidationError
@@ -226,6 +227,36 @@ def test_causes_of_failures_quote_nothing() -> None:
     assert cause(AtKey("kvsteer:policies", wrong)) == (
         "the key kvsteer:policies is of another type than kvsteer's; rename or delete it"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            exceptions.MasterDownError("MASTERDOWN Link with MASTER is down"),
+            "it is a replica that has lost its master",
+        ),
+        (
+            exceptions.MovedError("1 10.0.0.1:6379"),
+            "it is a node of a Cluster; write redis+cluster:// in redis.url",
+        ),
+        (
+            exceptions.ResponseError("BUSY Redis is busy running a script. You can only call SCRIPT KILL"),
+            "it is busy with somebody's script; SCRIPT KILL ends that",
+        ),
+    ],
+)
+def test_an_answer_that_has_a_remedy_or_a_name_is_told_with_it(error: Exception, words: str) -> None:
+    assert cause(error) == words
+
+
+async def test_the_first_reason_that_is_told_is_why_redis_is_left_alone() -> None:
+    guard = Guard(1.0, Fuse(1, 60.0))
+    with pytest.raises(exceptions.BusyLoadingError):
+        await guard.call(AsyncMock(side_effect=exceptions.BusyLoadingError("LOADING")))
+    with pytest.raises(RedisResting) as caught:
+        await guard.call(AsyncMock())
+    assert cause(caught.value) == "it still loads its data"
 
 
 async def test_a_password_file_that_is_missing_is_named(tmp_path: Path) -> None:
