@@ -56,7 +56,8 @@ def test_brackets_and_control_characters_out_of_redis_are_printed_and_never_obey
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lease = {"lease": "[/red]x", "holder": "[bold]\x1b[31mme", "token": 1, "until": 1.0}
-    _print(console(160), {"gateways": [], "leases": [lease]})
-    shown = capsys.readouterr().out
+    _print(console(160), {"gateways": [], "leases": [lease], "skipped": ["key 'k': holds no hash"]})
+    shown, told = capsys.readouterr()
+    assert told == "skipped in Redis: key 'k': holds no hash\n"
     assert "[/red]x" in shown
     assert "[bold]?[31mme" in shown
