@@ -31,6 +31,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         fallbacks=settings.requests.fallbacks,
         body=limits.body,
         expanded_body=limits.expanded_body,
+        bodies=limits.bodies,
         response_body=feedback.body_limit,
         include_usage=feedback.include_usage,
         test_selection=settings.requests.test_selection,

@@ -18,8 +18,26 @@ MOST: Final = 62_000
 _END = b"\x10\x01"  # StreamedBodyResponse { end_of_stream: true }
 
 
+class Shelf:
+    """What all bodies of a gateway take that are held so.
+
+    Attributes:
+        size: bytes now.
+        most: bytes that may be; beyond, requests are refused.
+    """
+
+    __slots__ = ("most", "size")
+
+    def __init__(self, most: int) -> None:
+        self.size = 0
+        self.most = most
+
+
 class Duplex:
     """Fed the pieces of a body, and gives them back with the decision.
+
+    Args:
+        shelf: where it counts until it is given back or dropped.
 
     Attributes:
         size: bytes that came.
@@ -27,10 +45,11 @@ class Duplex:
         keeps: whether what came was neither given back nor dropped.
     """
 
-    __slots__ = ("_by_trailers", "_pieces", "complete", "keeps", "size")
+    __slots__ = ("_by_trailers", "_got", "_shelf", "complete", "keeps", "size")
 
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+    def __init__(self, shelf: Shelf) -> None:
+        self._got = bytearray()  # a list would take forty times as much for pieces of one byte
+        self._shelf = shelf
         self._by_trailers = False
         self.size = 0
         self.complete = False
@@ -47,20 +66,27 @@ class Duplex:
             self._by_trailers = self.complete = True
             return
         piece = message.request_body
-        self._pieces.append(piece.body)
-        self.size += len(piece.body)
+        size = len(piece.body)
+        self.size += size
+        self._shelf.size += size
+        self._got += piece.body
         self.complete = piece.end_of_stream
 
     @property
     def body(self) -> bytes:
         """All that came."""
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0] if self._pieces else b""
+        return bytes(self._got)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether all such bodies together take more than they may."""
+        return self._shelf.size > self._shelf.most
 
     def drop(self) -> None:
-        """Forget what came: it goes nowhere."""
-        self._pieces = []
+        """Forget what came: it was given back, or goes nowhere. Idempotent."""
+        if self.keeps:
+            self._shelf.size -= self.size
+        self._got = bytearray()
         self.keeps = False
 
     def answer(self, headers: bytes, body: bytes | None = None) -> tuple[bytes, ...]:

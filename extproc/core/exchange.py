@@ -190,6 +190,8 @@ class Exchange:
         self.state = OVER
         if self._response is not None and self.ending is not None:
             self._response.left(self.ending)
+        if self._duplex is not None:
+            self._duplex.drop()
         self._steering.watched.pop(self._key, None)
         ledger = self._steering.ledger
         if (self.ending is None or not self.ending.reached) and ledger.left(self._key, now) > 0:
@@ -239,7 +241,7 @@ class Exchange:
             return self._leave(OTHER_MODE)
         self.state = BODY
         if opening.mode == DUPLEX:
-            self._duplex = Duplex()
+            self._duplex = Duplex(self._steering.shelf)
             return SILENCE
         return Reply(replies.continue_headers(opening.owned)) if opening.owned else GO_ON
 
@@ -272,8 +274,9 @@ class Exchange:
             return self._on_body(body.body, now, cut=cut) if kind == "request_body" else NEUTRAL[kind]
         duplex.feed(message)
         if duplex.size > self._steering.rules.body:
-            duplex.drop()
             return self._refuse(TOO_LARGE, "body")
+        if duplex.crowded:
+            return self._refuse(NO_CANDIDATE, "bodies")
         return self._on_body(duplex.body, now) if duplex.complete else SILENCE
 
     def _on_body(self, body: bytes, now: float, *, cut: bool = False) -> Reply:
@@ -375,6 +378,8 @@ class Exchange:
         return Reply(wire.refusal(answer))
 
     def _refuse(self, outcome: str, why: str = "") -> Reply:
+        if self._duplex is not None:
+            self._duplex.drop()
         self.state = DECIDED
         self.outcome, self.why = outcome, why
         return Reply(_REFUSALS[outcome])

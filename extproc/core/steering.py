@@ -11,6 +11,7 @@ from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.decide import Decision, decide, moved, weigh
 from extproc.core.dialects import Limits
+from extproc.core.duplex import Shelf
 from extproc.core.ending import Ending
 from extproc.core.fleet import Replica
 from extproc.core.holding import Holding
@@ -32,6 +33,8 @@ class Rules:
     fallbacks: int = 2
     body: int = 32 * 2**20
     expanded_body: int = 64 * 2**20
+    #: Most bytes of bodies in full duplex that are held at once, all together.
+    bodies: int = 2**30
     #: Most bytes kept of a response's body at any time, where Envoy sends it.
     response_body: int = 64 * 2**10
     #: Whether streamed answers of OpenAI's APIs are asked for their usage when the client did not.
@@ -80,6 +83,8 @@ class Steering:
         self.relay: Callable[[Gateway, int], None] | None = None
         #: What reading responses may take of this gateway's time.
         self.reading = Allowance()
+        #: Bodies that only this gateway has.
+        self.shelf = Shelf(rules.bodies)
         self._keys = count(1)
         self._by_model = {model: pool for pool in pools for model in pool.models}
         self._any_model = next((pool for pool in pools if not pool.models), None)

@@ -30,6 +30,12 @@ class LimitSettings(Settings):
     expanded_body: Size = Field(
         default=64 * 2**20, ge=1024, le=2**31, description="largest body once decompressed"
     )
+    bodies: Size = Field(
+        default=2**30,
+        ge=1024,
+        le=2**40,
+        description="most memory for bodies that come in full duplex, all together; above it 503",
+    )
     depth: Whole = Field(
         default=128, ge=4, le=900, description="deepest nesting of JSON that is read for routing"
     )
@@ -47,6 +53,10 @@ class LimitSettings(Settings):
             raise ValueError(
                 f"expanded_body ({show_size(self.expanded_body)}) is below body ({show_size(self.body)}); "
                 "raise it, or lower body"
+            )
+        if self.bodies < self.body:
+            raise ValueError(
+                f"bodies ({show_size(self.bodies)}) is below body ({show_size(self.body)}); raise it, or lower body"
             )
         return self
 

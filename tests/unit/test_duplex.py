@@ -131,6 +131,24 @@ def test_a_body_over_the_limit_is_413_as_soon_as_it_is_over_and_forgotten() -> N
     assert exchange.receive(request_body(b"x" * 60_000), 1.0) == (None, False)
 
 
+def test_bodies_that_are_held_together_have_a_bound_and_leave_room_when_they_go() -> None:
+    mind = steering(rules=Rules(bodies=100_000))
+    talks = [Exchange(mind) for _ in range(3)]
+    for exchange in talks:
+        exchange.receive(request_headers(mode=FDS), 1.0)
+    first, second, third = talks
+    assert first.receive(request_body(b"x" * 60_000, end=False), 1.0).data is None
+    reply = second.receive(request_body(b"x" * 60_000, end=False), 1.0)
+    assert isinstance(reply.data, bytes)
+    assert pb.ProcessingResponse.FromString(reply.data).immediate_response.status.code == 503
+    assert (second.outcome, second.why, mind.shelf.size) == ("no_candidate", "bodies", 60_000)
+    first.end(2.0)
+    second.end(2.0)
+    assert mind.shelf.size == 0
+    answers(third.receive(request_body(b"x" * 60_000), 3.0))
+    assert mind.shelf.size == 0
+
+
 def test_a_body_that_cant_be_read_goes_on_or_is_400_as_configured() -> None:
     exchange = opened()
     first, piece = answers(exchange.receive(request_body(b"{"), 1.0))
