@@ -16,7 +16,9 @@ only the owner binds. What it knows is as old as the journal is late, and three 
   then, and only the news of it is not here yet. Who came less than a journal's delay before counts as later, since
   the others could not know of it.
 * Room is left for `patience` seconds without a break, in which the replica stayed open, not longer: gateways may
-  differ in what they believe cached, and the owner may see another best replica. None is distrusted later.
+  differ in what they believe cached, and the owner may see another best replica. None is distrusted later. On one
+  that has run dry it is left for twice as long in all, however many of others' requests are next: each gateway may
+  leave room for another one's.
 * An own request that shares uncached text with another's, for which room is left, waits for the news of where that
   goes: it will be warm there.
 
@@ -54,6 +56,9 @@ _MOST_SLACK = 0.5
 #: Parts by which the measured lag follows one that is longer, or shorter: it settles above the mean, at the expectile
 #: of 0.8, since a replica that runs dry costs more than one that is bound a little early.
 _RISES, _FALLS = 1 / 8, 1 / 32
+#: Times `patience` for which room is left in all on a replica that is dry: with one, prefixes scatter where a gateway
+#: is slow (means a fifth longer in the simulator); unbounded, a chain of requests that are not taken leaves it idle.
+_IN_ALL = 2.0
 #: Float noise in times and backlogs.
 _EPSILON = 1e-6
 
@@ -120,6 +125,7 @@ class WaitingRoom:
         self._replicas: Sequence[Replica] = ()
         self._shut = -math.inf  # when last no replica was open, or nobody looked: room is left anew from then
         self._looked = -math.inf  # when `_opened` was brought up to date
+        self._dry: list[float] = []  # since when room is left on each replica that is dry; infinity for not
         self._opened: list[float] = []  # since when each replica is open; infinity for closed
         self._again = math.inf  # when the patience with another's request ends
         pool.room = self
@@ -319,17 +325,20 @@ class WaitingRoom:
     def _walk(self, backlogs: list[float], ahead: list[float], now: float) -> int | None:
         """Go through everybody's requests in the common order; room is left for others'."""
         coming: set[int] = set()
+        asked: set[int] = set()
         self._again = math.inf
         for _, _, key, held, best, seconds in self._queue(backlogs, ahead, now):
             if ahead[best] > self._theta:  # room was left there for one before it
                 held.yielded = math.inf
             elif not held.is_own:
-                if self._trusts(held, now):
+                asked.add(best)
+                if self._trusts(held, now) and self._is_spared(best, backlogs[best], now):
                     ahead[best] += seconds if self.pool.replicas[best].occupancy < 1.0 else math.inf
                     for chain in held.prompt.chains:
                         coming.update(chain.hashes)
             elif coming.isdisjoint(held.watch):
                 return key
+        self._dry = [since if i in asked else math.inf for i, since in enumerate(self._dry)]
         return None
 
     def _queue(self, backlogs: list[float], ahead: list[float], now: float) -> list[_Place]:
@@ -358,6 +367,7 @@ class WaitingRoom:
         """With another fleet, places have changed."""
         if self._replicas is not self.pool.replicas:
             self._replicas = self.pool.replicas
+            self._dry = [math.inf] * len(self._replicas)
             for held in self._held.values():
                 held.looked_up = -math.inf
 
@@ -369,6 +379,17 @@ class WaitingRoom:
         until = held.yielded + self.settings.patience
         if until >= now:
             self._again = min(self._again, until)
+        return until >= now
+
+    def _is_spared(self, best: int, waits: float, now: float) -> bool:
+        """Whether a replica, with so many seconds ahead, has work or has not been dry for long with room left."""
+        since = self._dry[best] if waits <= _EPSILON else math.inf
+        if not self._shut <= since <= now:
+            since = now
+        self._dry[best] = since if waits <= _EPSILON else math.inf
+        until = since + _IN_ALL * self.settings.patience
+        if now <= until < self._again:
+            self._again = until
         return until >= now
 
     def tokens_of(self, prompt: Prompt) -> int:

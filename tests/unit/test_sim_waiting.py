@@ -129,6 +129,32 @@ def test_room_is_left_for_another_gateways_request_that_comes_first_but_not_for_
     assert bench.room.next_own(0.06) == 1, "the owner did not take it, and the replica stood idle"
 
 
+def test_a_replica_that_is_dry_is_left_for_twice_patience_however_many_of_others_requests_are_next() -> None:
+    bench = Bench(replicas=1, theta=0.2, patience=0.1)
+    for number in range(4):  # each of them fills the replica, so that there is room for one at a time
+        bench.room.hear(50 + number, prompt(300, root=5 + number), 0.0)
+    bench.room.hold(1, prompt(600, root=1), 0.0)
+    assert bench.room.next_own(0.0) is None
+    assert bench.room.wake(0.0) == pytest.approx(0.1, abs=0.001)
+    assert bench.room.next_own(0.11) is None, "for the second one"
+    assert bench.room.wake(0.11) == pytest.approx(0.2, abs=0.001)
+    assert bench.room.next_own(0.19) is None
+    assert bench.room.next_own(0.201) == 1, "0.2 s in all, not 0.1 s for each of the four"
+
+
+def test_where_the_replica_still_has_work_each_of_others_requests_is_left_room() -> None:
+    bench = Bench(replicas=1, theta=1.0, patience=0.1)
+    bench.busy(90, "r0", 900)
+    for number in range(2):
+        bench.room.hear(50 + number, prompt(950, root=5 + number), 0.0)
+    bench.room.hold(1, prompt(990, root=1), 0.0)
+    assert bench.room.next_own(0.0) is None
+    assert bench.room.next_own(0.11) is None, (
+        "room is left for the second now, 0.79 s before the replica is dry"
+    )
+    assert bench.room.next_own(0.22) == 1
+
+
 def test_where_news_come_late_a_replica_opens_so_much_sooner_within_bounds() -> None:
     bench = Bench(replicas=1, theta=0.2)
     bench.busy(90, "r0", 1000)
