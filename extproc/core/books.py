@@ -152,8 +152,7 @@ class Books:
     ) -> None:
         """Charge an exchange: `uncached` work to compute (core/cost.py), `tokens` in all; `sent` when not now.
 
-        Where its first token will be `told`, the clock alone does not call its prompt done. On a replica that had
-        nothing to do the prompt is computed since it was sent, not since that is known here.
+        Where its first token will be `told`, the clock alone does not call its prompt done.
         """
         self._settle(now, speed)
         at = now if sent is None else min(sent, now)
@@ -163,11 +162,8 @@ class Books:
             self._prefilling[key] = float(uncached)
             self._told += told
             self.pending += uncached
-            late = 0.0 if len(self._prefilling) > 1 else (now - min(max(at, self._done_at), now)) * speed
-            due = now + (self.pending - late) / speed
+            due = now + self.pending / speed
             self._sent[key] = _Sent(at, uncached, due, told)
-            if late:
-                self._drain(late)
         self._foresee()
 
     def prompt_done(self, key: int, now: float, seen: float | None = None) -> tuple[float, float]:

@@ -111,15 +111,6 @@ def test_the_clock_is_not_told_twice_of_what_it_has_taken_off_by_itself() -> Non
     assert books.backlog(1.3, 1000.0) == pytest.approx(0.7)
 
 
-def test_a_prompt_heard_of_late_is_computed_since_it_was_sent_where_nothing_was_before_it() -> None:
-    books = Books()
-    books.send(1, 1000, 1000, 0.3, 1000.0, sent=0.0, told=True)
-    assert books.backlog(0.3, 1000.0) == pytest.approx(0.7)
-    books.send(2, 1000, 1000, 0.5, 1000.0, sent=0.2, told=True)
-    assert books.backlog(0.5, 1000.0) == pytest.approx(1.5), "0.5 s left of the first, and it waits for that"
-    assert books.prompt_done(1, 1.2, seen=1.0) == (1000, pytest.approx(1.0))
-
-
 def test_a_first_token_seen_before_its_prompt_was_sent_or_later_than_now_is_held_within_both() -> None:
     books = Books()
     books.send(1, 1000, 1000, 1.0, 1000.0)
