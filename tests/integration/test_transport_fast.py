@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
@@ -236,6 +237,29 @@ async def test_a_peer_that_never_reads_is_cut_after_a_while_and_others_are_serve
         stalled = transport.shared.refusals.counts
         await until_async(lambda: asyncio.sleep(0.01, stalled["stalled"] == 1), 10, "it is cut")
         await until_async(lambda: asyncio.sleep(0, Echo.open == 0), 5, "its session has ended")
+
+
+async def test_a_peer_that_reads_slowly_but_steadily_is_not_cut() -> None:
+    async with serving(stalled=0.4) as transport:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(small, ("127.0.0.1", transport.port))
+        wide = b"\0\0\x04\x08\0\0\0\0%c\x7f\0\0\0"
+        greeting = frames.PREFACE + b"\0\0\0\x04\0\0\0\0\0" + frames.SETTINGS_ACK + wide % 0
+        asked = headers(1, request(PROCESS.encode())) + wide % 1 + data(1, message(b"x" * 16_000)) * 500
+        sending = asyncio.create_task(loop.sock_sendall(small, greeting + asked))
+        (wire,) = await until_async(lambda: asyncio.sleep(0.01, transport._wires), 5, "it is connected")
+        await until_async(lambda: asyncio.sleep(0.01, wire._full), 5, "answers wait for it")
+        until = loop.time() + 2.0  # five times as long as it may read nothing
+        while loop.time() < until:
+            assert await loop.sock_recv(small, 2000), "it was cut while it read"
+            await asyncio.sleep(0.02)
+        assert wire._full, "it was to be slower than what waits for it"
+        assert transport.shared.refusals.counts["stalled"] == 0
+        sending.cancel()
+        small.close()
 
 
 async def test_a_peer_that_sends_thousands_of_requests_at_once_makes_nobody_wait_for_all_of_them() -> None:

@@ -1,29 +1,32 @@
 """The fast transport: HTTP/2 and gRPC in plain Python (`h2/`) on the event loop, one callback for all of a read."""
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from extproc.addresses import parse_address
+import structlog
+
 from extproc.io import clock
 from extproc.io.transports import Answer, Session, SessionFactory, reflection
+from extproc.io.transports.doors import Door
 from extproc.io.transports.h2 import grpc
 from extproc.io.transports.h2.calls import IDLE, Call, Handler, Method, Router, Unary
 from extproc.io.transports.h2.limits import Limits
-from extproc.io.transports.h2.sending import Shared
+from extproc.io.transports.h2.sending import Sender, Shared
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
 from extproc.io.transports.services import Endable, Logs, Reflection, Watch
 from extproc.io.transports.tls import Certificates, TlsFiles
 from extproc.io.transports.wire import Wire
 
-_UNIX: Final = "unix:"
-#: Connections that the kernel may hold before they are accepted.
-_BACKLOG: Final = 1024
+_log = structlog.get_logger("kvsteer")
 #: Seconds between looks at idle connections and certificates.
 _SWEEP: Final = 1.0
+#: Seconds in which peers may say that they have read that no more streams are wanted.
+_NOTICE: Final = 1.0
+#: Seconds between two lines in the log about one thing.
+_SAY_AGAIN: Final = 60.0
 #: Seconds in which peers may read what was written to them before a stop closes their connections.
 _GOODBYE: Final = 1.0
 #: Messages that may wait on one stream for an answer that comes later.
@@ -76,12 +79,15 @@ class FastTransport:
         self._health = HealthBook()
         self._wires: set[Wire] = set()
         self._open = self._undecided = 0
-        self._settled, self._empty = asyncio.Event(), asyncio.Event()
+        self._settled, self._empty, self._heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._unheard: set[Sender] = set()
         self._running: set[Endable] = set()
-        self._server: Any = None
+        self._door: Door | None = None
+        self._told_at = -_SAY_AGAIN
         self._sweeper: asyncio.Task[None] | None = None
         self._certificates: Certificates | None = None
         self.shared = Shared(limits or Limits(), clock.monotonic)
+        self.shared.left = self._no_more
         router = Router(self._methods(), max_message, self.shared.refusals, self._later)
         self.shared.accept = router.accept
 
@@ -89,23 +95,13 @@ class FastTransport:
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError when the address can't be had or certificates can't be read."""
-        context = self._context()
-        extra: dict[str, Any] = {"ssl": context, "backlog": _BACKLOG}
-        if context is not None:
-            extra["ssl_handshake_timeout"] = self.handshake
-        loop = asyncio.get_running_loop()
-        try:
-            if self._address.startswith(_UNIX):
-                path = self._address.removeprefix(_UNIX)
-                self._server = await loop.create_unix_server(lambda: Wire(self), path, **extra)
-            else:
-                where = parse_address(self._address)
-                self._server = await loop.create_server(lambda: Wire(self), where.host, where.port, **extra)
-                self.port = self._server.sockets[0].getsockname()[1]
-        except OSError as error:
-            raise OSError(
-                f"can't listen on {self._address}; is another process using it? ({error.strerror})"
-            ) from error
+        if self._tls is not None:
+            self._certificates = Certificates(self._tls, _log.error)
+        door = Door(self._address, self._welcome, self.left, self.shared.refusals, self._no_room)
+        self.port = await door.open(
+            self._certificates.context if self._certificates else None, self.handshake
+        )
+        self._door = door
         self._sweeper = asyncio.create_task(self._sweep())
 
     def set_ready(self, ready: bool) -> None:
@@ -118,20 +114,39 @@ class FastTransport:
         self._health.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
-        for wire in list(self._wires):
-            wire.connection.drain()
+        if self._door is not None:
+            self._door.close()
+        until = clock.monotonic() + grace
+        await self._say_goodbye(min(grace, _NOTICE))
         if self._undecided:
-            await _within(self._settled, grace)
+            self._settled.clear()
+            await _within(self._settled, until - clock.monotonic())
         for running in list(self._running):
             running.end()
         for wire in list(self._wires):
             wire.connection.leave()
         if self._wires:
             await _within(self._empty, _GOODBYE)
+        if self._door is not None:
+            self._door.drop()
         for wire in list(self._wires):
             wire.abort()
+
+    async def _say_goodbye(self, seconds: float) -> None:
+        """Ask for no more streams, and serve those on their way until each peer has read that (section 6.8)."""
+        for wire in list(self._wires):
+            connection = wire.connection
+            connection.drain()
+            if connection.greeted and not (connection.final or connection.closed):
+                self._unheard.add(connection)
+        if self._unheard:
+            self._heard.clear()
+            await _within(self._heard, seconds)
+
+    def _no_more(self, connection: Sender) -> None:
+        self._unheard.discard(connection)
+        if not self._unheard:
+            self._heard.set()
 
     @property
     def connected(self) -> int:
@@ -140,18 +155,26 @@ class FastTransport:
 
     # -- connections ---------------------------------------------------------------------------------------
 
-    def joined(self, wire: Wire) -> bool:
-        """A connection came; False: there are too many."""
+    def _welcome(self) -> Wire | None:
+        """A connection came, that may have to agree on TLS yet; None: there are too many."""
+        if len(self._wires) >= self._connections:
+            self.shared.refusals.add("connections")
+            return None
+        wire = Wire(self)
         self._wires.add(wire)
         self._empty.clear()
-        if len(self._wires) <= self._connections:
-            return True
-        self.shared.refusals.add("connections")
-        return False
+        return wire
+
+    def _no_room(self, why: str) -> None:
+        now = clock.monotonic()
+        if now - self._told_at >= _SAY_AGAIN:
+            self._told_at = now
+            _log.error(why)
 
     def left(self, wire: Wire) -> None:
-        """It is gone."""
+        """A connection is gone."""
         self._wires.discard(wire)
+        self._no_more(wire.connection)
         if not self._wires:
             self._empty.set()
 
@@ -163,12 +186,6 @@ class FastTransport:
                 self._certificates.look()
             for wire in list(self._wires):
                 wire.sweep(most)
-
-    def _context(self) -> ssl.SSLContext | None:
-        if self._tls is None:
-            return None
-        self._certificates = Certificates(self._tls)
-        return self._certificates.context
 
     # -- calls ---------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Certificates:
 
     Args:
         files: what to read.
-        told: given a sentence when changed files can't be used; the ones before stay in use.
+        told: given a sentence when changed files can't be used, once for each reason; the ones before stay in use.
 
     Raises:
         OSError, ssl.SSLError: the files can't be read at the start.
@@ -40,6 +40,7 @@ class Certificates:
     def __init__(self, files: TlsFiles, told: Callable[[str], None] = lambda _why: None) -> None:
         self._files = files
         self._told = told
+        self._said = ""
         self._state = files.state()
         self._current = self._context()
         #: Given to the listener; each handshake goes on with the newest certificates.
@@ -53,8 +54,12 @@ class Certificates:
             if state != self._state:
                 self._current = self._context()
                 self._state = state
+            self._said = ""
         except (OSError, ssl.SSLError) as error:
-            self._told(f"certificates changed and can't be used: {error}; the ones before stay in use")
+            why = f"certificates changed and can't be used: {error}; the ones before stay in use"
+            if why != self._said:
+                self._said = why
+                self._told(why)
 
     def _choose(self, chosen: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         chosen.context = self._current

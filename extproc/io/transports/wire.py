@@ -1,7 +1,10 @@
 """One connection of the fast transport: from the socket to `h2.connection` and back, within time limits."""
 
 import asyncio
-from typing import Any, Protocol
+import socket
+import struct
+import sys
+from typing import Any, Final, Protocol
 
 from extproc.io.transports.h2.connection import Connection
 from extproc.io.transports.h2.errors import (
@@ -19,12 +22,8 @@ class Owner(Protocol):
     handshake: float
     stalled: float
 
-    def joined(self, wire: "Wire") -> bool:
-        """A connection came; False: there are too many."""
-        ...
-
     def left(self, wire: "Wire") -> None:
-        """It is gone."""
+        """A connection is gone."""
         ...
 
 
@@ -40,14 +39,15 @@ class Wire(asyncio.Protocol):
         self._next: asyncio.Handle | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._given = self._taken = 0
         self._quiet = 0
         self._seen = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, unless there are too many connections or TLS chose another protocol."""
+        """Greet, unless TLS chose another protocol."""
         self._transport = transport
         tls = transport.get_extra_info("ssl_object")
-        if not self._owner.joined(self) or (tls is not None and tls.selected_alpn_protocol() != "h2"):
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._transport.abort()
             return
         self._handshake = self._loop.call_later(self._owner.handshake, self._late)
@@ -64,7 +64,7 @@ class Wire(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: then it is not read either, and not forever."""
-        self._stall = self._loop.call_later(self._owner.stalled, self._stalled)
+        self._watch()
         self._full = True
         self._read_or_not()
 
@@ -93,7 +93,9 @@ class Wire(asyncio.Protocol):
             connection.out.clear()
             return
         if connection.out:
-            transport.write(connection.take())
+            data = connection.take()
+            self._given += len(data)
+            transport.write(data)
         if connection.closed:
             transport.close()
         elif transport.get_write_buffer_size() > self._owner.shared.limits.output:
@@ -102,10 +104,13 @@ class Wire(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once."""
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def sweep(self, most: int) -> None:
         """Called at even times: close after `most` of them without a stream."""
+        if self._transport is None:
+            return  # TLS is being agreed on, with a limit of its own
         last = self.connection.streams.last
         if self.connection.streams.open or last != self._seen:
             self._seen, self._quiet = last, 0
@@ -152,7 +157,25 @@ class Wire(asyncio.Protocol):
             self._scheduled = True
             self._loop.call_soon(self.flush)
 
+    def _watch(self) -> None:
+        self._taken = self._progress()
+        self._stall = self._loop.call_later(self._owner.stalled, self._stalled)
+
+    def _progress(self) -> int:
+        """Grows whenever the peer takes bytes: those its machine has acknowledged, else those that left ours.
+
+        The system passes bytes on in large pieces only, so what left says little of a slow reader on TCP.
+        """
+        acknowledged = _acknowledged(self._transport.get_extra_info("socket"))
+        if acknowledged is not None:
+            return acknowledged
+        left: int = self._given - self._transport.get_write_buffer_size()
+        return left
+
     def _stalled(self) -> None:
+        if self._progress() > self._taken:
+            self._watch()  # slow, but it reads
+            return
         self._owner.shared.refusals.add("stalled")
         self._transport.abort()
 
@@ -161,3 +184,17 @@ class Wire(asyncio.Protocol):
             self._owner.shared.refusals.add("handshake")
             code = SETTINGS_TIMEOUT if self.connection.greeted else ENHANCE_YOUR_CALM
             self.connection.fail(ConnectionFault(code, "no HTTP/2 handshake in time"))
+
+
+#: Where `tcpi_bytes_acked` is in Linux' `struct tcp_info` (linux/tcp.h, since Linux 4.1): 64 bits.
+_BYTES_ACKED: Final = 120
+
+
+def _acknowledged(connected: Any) -> int | None:
+    """Bytes that a TCP peer has acknowledged; None where the system does not tell."""
+    if not sys.platform.startswith("linux") or connected.family == socket.AF_UNIX:
+        return None
+    told = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED + 8)
+    if len(told) < _BYTES_ACKED + 8:
+        return None
+    return int(struct.unpack_from("=Q", told, _BYTES_ACKED)[0])

@@ -232,7 +232,7 @@ class Connection(Sender):
 
     def _begin(self, number: int, head: Head, end: bool, fault: str) -> None:
         self.streams.last = number
-        if self._final:
+        if self.final:
             self.streams.close(number, RESET)  # it came after our last GOAWAY: the peer tries elsewhere
             return
         expected = head.content_length if head.content_length >= 0 else None

@@ -26,6 +26,7 @@ REASONS: Final = (
     "handshake",
     "idle",
     "connections",
+    "descriptors",
     "protocol",
 )
 

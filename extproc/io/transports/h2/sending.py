@@ -31,15 +31,18 @@ class Shared:
 
     Attributes:
         accept: makes the receiver of a new request's stream; set before the first connection is made.
+        left: told of a connection once it takes no more streams.
     """
 
     accept: Accept
+    left: Callable[["Sender"], None]
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.limits = limits
         self.clock = clock
         self.refusals = Refusals()
         self.budget = Budget(limits.buffered)
+        self.left = lambda _connection: None
         self.cache = HeadCache()
         self.settings = frames.settings(
             {
@@ -58,6 +61,7 @@ class Sender:
         closed: whether the socket shall be closed once `out` is written.
         streams: all of the connection.
         fault: why it ended; "" while it goes on or where it ended well.
+        final: whether it takes no more streams, and has said so.
         notify: called when there is something to write although nothing was received.
     """
 
@@ -77,7 +81,7 @@ class Sender:
         self._resize = b"\x20"  # our table is of size 0: said before our first block (RFC 7541, section 4.2)
         self._tail = b""
         self._receiving = False
-        self._leaving = self._final = False
+        self._leaving = self.final = False
 
     def take(self) -> bytes:
         """What is to be written now."""
@@ -164,10 +168,11 @@ class Sender:
 
     def leave(self) -> None:
         """Take no more streams, and close after the last of those open."""
-        if self.closed or self._final:
+        if self.closed or self.final:
             return
-        self._leaving = self._final = True
+        self._leaving = self.final = True
         self.out.append(frames.goaway(self.streams.last, NO_ERROR, "draining"))
+        self._shared.left(self)
         self._maybe_over()
         self._moved()
 
@@ -209,7 +214,7 @@ class Sender:
             self._maybe_over()
 
     def _maybe_over(self) -> None:
-        if self._final and not self._open:
+        if self.final and not self._open:
             self.closed = True
             self._inflow.close()
 
