@@ -59,7 +59,8 @@ class AbuseSettings(Settings):
         default=50.0,
         gt=0,
         le=1e6,
-        description="PING, SETTINGS and GOAWAY frames a second, and answers to those we sent none of; ten times as many at once",
+        description="PING, SETTINGS and GOAWAY frames a second, and answers to those we sent none of; "
+        "ten times as many at once",
     )
     empty: Number = Field(
         default=50.0,
