@@ -17,6 +17,7 @@ from extproc.cli.policy_texts import (
     Effect,
     gateway_lines,
     in_words,
+    no_versions,
     nothing_before,
     say_json,
     table_of,
@@ -103,10 +104,7 @@ def list_(path: str, pool: str | None, as_json: bool) -> None:
         if versions:
             console().print(table_of(settings.name, versions))
         else:
-            own = in_words(settings.policy)
-            click.echo(
-                f"pool {settings.name}: no versions; each gateway chooses as its own file says (here: {own})"
-            )
+            click.echo(no_versions(settings.name, settings.policy, gateways))
         for line in gateway_lines(gateways):
             click.echo(line)
 

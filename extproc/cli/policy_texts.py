@@ -101,6 +101,17 @@ def table_of(pool: str, versions: list[Version]) -> Table:
     return table
 
 
+def no_versions(pool: str, own: PolicySettings, gateways: dict[str, dict[str, Any]]) -> str:
+    """That Redis has no versions of a pool: there never was one, or they are lost, for gateways use one."""
+    used = max((reported["version"] for reported in gateways.values()), default=0)
+    if used:
+        return (
+            f"pool {pool}: Redis has no versions any more, and gateways use version {used}; each heartbeat they look "
+            "and write it again. Look once more before you change it"
+        )
+    return f"pool {pool}: no versions; each gateway chooses as its own file says (here: {in_words(own)})"
+
+
 def gateway_lines(gateways: dict[str, dict[str, Any]]) -> list[str]:
     """One line for each gateway that reports: what it uses, and what it had to refuse."""
     lines = []

@@ -9,6 +9,7 @@ from redis.exceptions import ConnectionError as RedisGone
 from redis.exceptions import NoPermissionError, ResponseError
 from structlog.testing import capture_logs
 
+from extproc.cli.policy_texts import no_versions
 from extproc.config import PolicySettings, ShadowSettings
 from extproc.core.pool import Pool
 from extproc.io.policy_follower import Follower, shown
@@ -531,3 +532,11 @@ async def test_what_is_shown_says_where_it_is_from(shelf: Shelf, pool: Pool) -> 
             "refused": None,
         }
     ]
+
+
+def test_versions_that_are_lost_while_gateways_use_one_are_not_called_none() -> None:
+    own = PolicySettings(name="random")
+    assert "each gateway chooses as its own file says (here: random" in no_versions("p", own, {})
+    used = {"gw-0": {"version": 3, "refused": None}, "gw-1": {"version": 0, "refused": None}}
+    said = no_versions("p", own, used)
+    assert said.startswith("pool p: Redis has no versions any more, and gateways use version 3;")
