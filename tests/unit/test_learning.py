@@ -17,7 +17,7 @@ SETTINGS = EngineSettings(
     reported_kv_tokens=262_144,
     block_size=64,  # as good as 16, with a quarter of the work
 )
-SHAPE = Shape(seconds=240.0, sessions_per_second=0.7, turns=(3, 8), think=(4.0, 20.0), seed=7)
+SHAPE = Shape(seconds=240.0, sessions_per_second=0.7, turns=(3, 8), think=(4.0, 20.0), seed=8)
 
 
 @pytest.fixture(scope="module")
