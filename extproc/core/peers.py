@@ -26,16 +26,17 @@ class Peer:
     Attributes:
         heard: when its last batch came, on our clock.
         gone: it said that it stops.
+        tells: it says how its requests ended, so it can judge what caches hold.
     """
 
-    __slots__ = ("flights", "gone", "heard", "name", "seen")
+    __slots__ = ("flights", "gone", "heard", "name", "seen", "tells")
 
     def __init__(self, name: str, flights: Flights, now: float) -> None:
         self.name = name
         self.flights = flights
         self.seen = Seen()
         self.heard = now
-        self.gone = False
+        self.gone = self.tells = False
 
 
 class Peers(dict[Name, Peer]):
@@ -52,6 +53,11 @@ class Peers(dict[Name, Peer]):
         super().__init__()
         self._charges = charges
         self.passed_over = 0
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether any of them learns from how requests end, and stays."""
+        return any(peer.tells and not peer.gone for peer in self.values())
 
     def of(self, batch: Batch, made: float) -> Peer | None:
         """Whose batch it is, made at `made` (our clock); None when there is no room for another."""

@@ -107,7 +107,7 @@ class Shared(Holdings):
             peer = self._peer(batch, made)
             if peer is None or not self._is_new(peer, batch):
                 return False
-            peer.heard = max(peer.heard, made)
+            peer.heard, peer.tells = max(peer.heard, made), batch.tells
         self.asked = self.asked or (batch.asks and peer is not None)
         self._correct(batch, position)
         self._rule(batch, position, own=False)

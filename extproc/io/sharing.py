@@ -93,6 +93,9 @@ class Sharing:
         self.snapshots.on_refused = self._snapshot_refused
         for name, lease in writes.items():
             lease.willing = partial(self._duty.is_willing, name)
+        for pool in steering.pools:
+            if pool.feedback is None:  # who collects judges caches, too: that is for others, if any can
+                self._collects[pool.name].willing = lambda: not self.shared.peers.can_judge
         self._is_crowded = False
         self._told = float("-inf")  # when rulings were last told again
         self._alone = float("-inf")  # when this gateway last was cut off, or heard nobody
