@@ -39,11 +39,13 @@ class Decision:
         work: of what is not cached there, in tokens at a prompt's start (core/cost.py).
         told: whether its first token will be.
         ratio: tokens a byte of the prompt makes, as believed; 0 without one.
+        before: of its chains, how many leading hashes its replica was believed to hold before it was bound.
         holders: who held a prefix of its only prompt (PrefixIndex.holders), until it is bound; None when unknown.
     """
 
     __slots__ = (
         "at",
+        "before",
         "cached",
         "candidates",
         "choice",
@@ -77,6 +79,7 @@ class Decision:
         self.trouble = ""
         self.told = False
         self.ratio = 0.0
+        self.before: Sequence[int] = ()
         self.holders: Holders | None = None
         self.tokens = self.output = self.cached = self.work = self.rho = 0.0
         self.candidates: Sequence[Replica] = ()
@@ -170,7 +173,7 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
         pool.feedback.bound(decision, replica)
     decision.holders = None
     if decision.prompt is not None:
-        pool.place(replica, decision.prompt.chains, now)
+        decision.before = pool.place(replica, decision.prompt.chains, now)
     if ledger.listener is not None:
         ledger.listener.placed(decision, replica)
 

@@ -32,14 +32,12 @@ class Feedback:
         distrust: share 0..1 of the predicted cached tokens under which a replica is distrusted (F3).
     """
 
-    __slots__ = ("_output", "_ratios", "retried", "truth")
+    __slots__ = ("_output", "_ratios", "truth")
 
     def __init__(self, index: PrefixIndex, output: OutputLengths, ratios: Ratios, distrust: float) -> None:
         self.truth = Truth(index, distrust)
         self._output = output
         self._ratios = ratios
-        #: Exchanges that another replica served than the one they were sent to.
-        self.retried = 0
 
     def bound(self, decision: "Decision", replica: "Replica") -> None:
         """A decision is bound to a replica and its prompt not yet placed in the index.
@@ -65,8 +63,9 @@ class Feedback:
         prompt, replica = decision.prompt, decision.replica
         if prompt is None or replica is None:
             return
-        if ending is not None and ending.served and ending.served != replica.address:
-            self._served_elsewhere(decision, ending.served, now)
+        if ending is not None and _is_elsewhere(ending, replica):
+            self.truth.void(decision.key)
+            _served_elsewhere(decision, ending.served, now)
         elif ending is not None and _never_computed(ending):
             self.truth.void(decision.key)
         elif usage is not None:
@@ -76,14 +75,6 @@ class Feedback:
         if usage is not None:
             self._learn(decision, prompt, usage, cut=ending is not None and ending.by == CLIENT)
 
-    def _served_elsewhere(self, decision: "Decision", served: str, now: float) -> None:
-        """Envoy tried again at another replica: that one computed the prompt, and holds it now."""
-        self.retried += 1
-        self.truth.void(decision.key)
-        replica = decision.pool.get(served)
-        if replica is not None and decision.prompt is not None:
-            decision.pool.place(replica, decision.prompt.chains, now)
-
     def _learn(self, decision: "Decision", prompt: "Prompt", usage: Usage, *, cut: bool) -> None:
         # Token ids are exact, and images are no text. Many prompts in one have as many templates.
         if usage.input is not None and len(prompt.chains) == 1 and prompt.is_text:
@@ -91,6 +82,38 @@ class Feedback:
         if usage.output is not None and prompt.kind == "generate" and not cut:
             each = usage.output / prompt.n
             self._output.observe(prompt.model, prompt.dialect, decision.tokens, each, prompt.max_output)
+
+
+def unlearned(decision: "Decision", ending: Ending | None, now: float) -> None:
+    """An exchange is over of a pool that learns nothing of caches: who served it holds its prompt all the same.
+
+    Where it was sent and not computed, what it brought is forgotten, and with that what another one brought there
+    meanwhile of the same: nothing is kept of prompts on their way, and the next one places it again.
+    """
+    prompt, replica, pool = decision.prompt, decision.replica, decision.pool
+    if ending is None or prompt is None or replica is None:
+        return
+    is_elsewhere = _is_elsewhere(ending, replica)
+    if not is_elsewhere and not _never_computed(ending):
+        return
+    for chain, held in zip(prompt.chains, decision.before, strict=False):
+        if pool.get(replica.address) is replica and held < len(chain.hashes):
+            pool.index.forget(replica.slot, chain.hashes[held:])
+            pool.on_forgot(replica.slot, chain.hashes[held:])
+    if is_elsewhere:
+        _served_elsewhere(decision, ending.served, now)
+
+
+def _is_elsewhere(ending: Ending, replica: "Replica") -> bool:
+    return bool(ending.served) and ending.served != replica.address
+
+
+def _served_elsewhere(decision: "Decision", served: str, now: float) -> None:
+    """Envoy tried again at another replica: that one computed the prompt, and holds it now."""
+    decision.pool.retried += 1
+    replica = decision.pool.get(served)
+    if replica is not None and decision.prompt is not None:
+        decision.pool.place(replica, decision.prompt.chains, now)
 
 
 def _never_computed(ending: Ending) -> bool:

@@ -1,7 +1,7 @@
 """A pool: its replicas, their prefix index, its policy, and how busy it is."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from extproc.core.candidates import WHOLE, Ring
@@ -119,6 +119,10 @@ class Pool:
         #: Tokens per byte, learned where there is feedback.
         self.ratios = Ratios()
         #: What outcomes teach; None where nothing tells them.
+        #: Exchanges that another replica served than the one they were sent to.
+        self.retried = 0
+        #: Given a slot and hashes that it was never to hold, where nothing is learned (core/feedback.unlearned).
+        self.on_forgot: Callable[[int, list[int]], None] = lambda slot, hashes: None
         self.feedback = None if distrust is None else Feedback(self.index, self.output, self.ratios, distrust)
         self.busy = Busy(now)
         self.outlook = Outlook()

@@ -13,6 +13,7 @@ from extproc.core.decide import Decision, decide, moved, weigh
 from extproc.core.dialects import Limits
 from extproc.core.duplex import Shelf
 from extproc.core.ending import Ending
+from extproc.core.feedback import unlearned
 from extproc.core.fleet import Replica
 from extproc.core.holding import Holding
 from extproc.core.ledger import Ledger
@@ -176,6 +177,8 @@ class Steering:
         """Learn from how an exchange ended, as far as that is known. Call it once for each decision."""
         if decision.pool.feedback is not None:
             decision.pool.feedback.ended(decision, ending, now)
+        else:
+            unlearned(decision, ending, now)
         if self.desk is not None:
             self.desk.told(decision.key, decision.pool, wire.used(decision, ending))
 

@@ -68,9 +68,9 @@ class OutcomeMetrics(Collector):
             for name, text in _GAUGES.items()
         }
         for pool in self._pools:
+            retried.add((pool.name,), pool.retried)
             if pool.feedback is None:
                 continue
-            retried.add((pool.name,), pool.feedback.retried)
             for replica in pool.replicas:
                 view = pool.feedback.truth.view(replica.slot)
                 numbers = (

@@ -212,6 +212,7 @@ class Sharing:
     def _share_truth(self, pool: Pool) -> None:
         """Who collects a pool's samples judges its caches too; the others tell it how their prompts ended."""
         if pool.feedback is None:
+            pool.on_forgot = lambda slot, hashes: self._forgot(pool, slot, hashes)
             return
         truth, lease, outbox = pool.feedback.truth, self._collects[pool.name], self.outbox
         truth.tells_later = True

@@ -175,8 +175,49 @@ def test_a_retried_request_is_believed_to_be_cached_where_it_was_served() -> Non
     assert exchange.decision.prompt is not None
     slots = {r.address: r.slot for r in pool.replicas}
     assert set(pool.index.match(exchange.decision.prompt.chains[0].hashes)) == {slots[served]}
-    assert pool.feedback is not None
-    assert pool.feedback.retried == 1
+    assert pool.retried == 1
+
+
+def test_without_feedback_a_retried_request_is_believed_where_it_was_served_alone() -> None:
+    pool = Pool("p", traits=Traits(), now=0.0)
+    steering = Steering([pool], Rules(), random.Random(1))
+    for number in (1, 2):
+        pool.join(f"10.0.0.{number}:8000", 0.0)
+    assert pool.feedback is None
+    told: list[tuple[int, int]] = []
+    pool.on_forgot = lambda slot, hashes: told.append((slot, len(hashes)))
+    exchange = Exchange(steering)
+    exchange.receive(request_headers(), 1.0)
+    exchange.receive(request_body(chat("word " * 400)), 1.0)
+    chosen = replica(exchange)
+    exchange.end(1.0)
+    assert exchange.decision is not None
+    assert exchange.decision.prompt is not None
+    hashes = exchange.decision.prompt.chains[0].hashes
+    slots = {r.address: r.slot for r in pool.replicas}
+    served = next(address for address in slots if address != chosen)
+    ending = Ending()
+    ending.by, ending.status, ending.served, ending.attempts = COMPLETE, 200, served, 2
+    steering.learn(exchange.decision, ending, 2.0)
+    assert set(pool.index.match(hashes)) == {slots[served]}
+    assert (pool.retried, told) == (1, [(slots[chosen], len(hashes))])
+
+
+def test_without_feedback_what_was_refused_is_not_believed_cached() -> None:
+    steering = Steering([Pool("p", traits=Traits(), now=0.0)], Rules(), random.Random(1))
+    pool = steering.pools[0]
+    pool.join("10.0.0.1:8000", 0.0)
+    for status, held in ((200, True), (503, False)):
+        exchange = Exchange(steering)
+        exchange.receive(request_headers(), 1.0)
+        exchange.receive(request_body(chat(f"{status} word " * 400)), 1.0)
+        exchange.end(1.0)
+        assert exchange.decision is not None
+        assert exchange.decision.prompt is not None
+        ending = Ending()
+        ending.by, ending.status, ending.served = COMPLETE, status, "10.0.0.1:8000"
+        steering.learn(exchange.decision, ending, 2.0)
+        assert bool(pool.index.match(exchange.decision.prompt.chains[0].hashes)) == held
 
 
 def test_answers_lengths_are_learned_but_not_of_errors() -> None:

@@ -1,4 +1,4 @@
-"""Who takes a pool's `collector` lease, and judges its caches: gateways that learn from outcomes, where there are any."""
+"""Who takes a pool's `collector` lease, and judges its caches: who learns from outcomes, where any does."""
 
 import random
 
