@@ -573,3 +573,18 @@ def test_no_piece_gives_more_than_8_mib_however_large_it_is() -> None:
     """12 MiB out of a body that came whole, and 1 MB of it random: less than 16 times what came."""
     packed = gzip.compress(bytes(12 * 2**20) + random.Random(1).randbytes(10**6), 1)
     assert _read(packed, JSON, content_encoding="gzip").why == bodies.TOO_LARGE
+
+
+def test_what_comes_after_the_streams_last_word_is_none_of_it() -> None:
+    truth = _sse(_chunk("a", finish="stop"), _last(100, 32, 16))
+    for after in (_sse(_last(7, 7, 7)), _sse({"error": {"message": "late"}}), b'data: {"usage":{"x\n\n'):
+        reader = _read(truth + after)
+        assert (reader.usage, reader.complete) == (Usage(100, 32, 16, 1), True)
+
+
+def test_what_comes_after_message_stop_is_none_of_it() -> None:
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 100, "output_tokens": 1}}}
+    delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 32}}
+    late = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 7}}
+    reader = _read(_sse(start, delta, {"type": "message_stop"}, late, done=False))
+    assert (reader.usage, reader.complete) == (Usage(100, 32, None, 1), True)

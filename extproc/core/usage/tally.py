@@ -1,7 +1,8 @@
 """The usage of a stream of events: what each tells, and which of it counts in the end.
 
 Counts in a stream are cumulative, so the last of them is right, and none is ever added to another of the same
-choice. Where events were lost, what they may have corrected is unknown.
+choice. What comes after the stream's last word (`[DONE]`, Anthropic's `message_stop`) is none of it. Where events were
+lost, what they may have corrected is unknown.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ class Tally:
         "_indexes",
         "_lossy",
         "_odd",
+        "_over",
         "_running",
         "_said_done",
         "_start",
@@ -50,7 +52,7 @@ class Tally:
         self._delta: Usage | None = None  # and the last of the output
         self._timings: Usage | None = None
         self._odd = 0
-        self._lossy = self._failed = self._said_done = False
+        self._lossy = self._failed = self._said_done = self._over = False
         self.first_token = False
 
     @property
@@ -60,10 +62,12 @@ class Tally:
 
     def done(self) -> None:
         """The stream's last word came."""
-        self._said_done = True
+        self._said_done = self._over = True
 
     def lost(self) -> None:
         """An event could not be read: earlier counts may be older than what it told."""
+        if self._over:
+            return
         self._lossy = True
         self._whole = self._running = self._timings = None
         self._delta = None if self._delta is None else Usage(self._delta.input, None, self._delta.cached)
@@ -71,6 +75,8 @@ class Tally:
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One event, in any API's form."""
+        if self._over:
+            return
         kind = event.get("type")
         if event.get("error") is not None or kind == "error":
             self._failed = True
@@ -179,7 +185,7 @@ class Tally:
             self.first_token = True
 
     def _take_stop(self, event: Mapping[str, Any]) -> None:
-        self._said_done = True
+        self.done()
 
     def _take_response(self, event: Mapping[str, Any]) -> None:
         """The last event of the Responses API: whether it went well or not, it tells what it cost."""
