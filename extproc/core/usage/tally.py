@@ -1,7 +1,7 @@
 """The usage of a stream of events: what each tells, and which of it counts in the end.
 
 Counts in a stream are cumulative, so the last of them is right, and none is ever added to another of the same
-choice. What comes after the stream's last word (`[DONE]`, Anthropic's `message_stop`) is none of it. Where events were
+choice. What comes after the last word (`[DONE]`, Anthropic's `message_stop`) is none of it. Where events were
 lost, what they may have corrected is unknown.
 """
 
