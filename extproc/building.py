@@ -18,6 +18,10 @@ from extproc.io.intake import Modes
 #: Replicas a pool's index is divided among where they are discovered and their number is not known beforehand.
 _FLEET = 16
 
+#: Of these Envoy's ai_protocol_manager reads no usage: it goes by the answer's `object`, and knows "chat.completion"
+#: and its chunks, not "text_completion" (seen with Envoy 1.40).
+_UNREAD = frozenset({"openai_completions"})
+
 
 def build_steering(settings: GatewaySettings, now: float) -> Steering:
     """The core for a configuration, its replicas joined."""
@@ -34,6 +38,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         bodies=limits.bodies,
         response_body=feedback.body_limit,
         include_usage=feedback.include_usage,
+        unread=_UNREAD if feedback.source in ("trailers", "access_log") else frozenset(),
         test_selection=settings.requests.test_selection,
         limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
     )

@@ -93,11 +93,14 @@ class Ending:
         self._attributes(message)
 
     def logged(self, entry: Ended) -> None:
-        """The access log's entry came; what the stream told already stays."""
+        """The access log's entry came; what the stream told already stays, but for the status.
+
+        The stream tells the replica's. Of an answer broken off before any of it was sent Envoy makes a 502.
+        """
         if self.by == UNKNOWN:
             self.by = _by(entry)
         self.unreached = not entry.replica and not self.served and self.first_token is None
-        self.status = self.status or entry.code or entry.status
+        self.status = entry.code or self.status or entry.status
         self.served = self.served or entry.replica
         if self.attempts is None:
             self.attempts = entry.attempts

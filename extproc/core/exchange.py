@@ -299,7 +299,8 @@ class Exchange:
         reply = self._decide(prompt, now, STEERED, size)
         lesser = self.admitted.lesser if self.admitted is not None else None
         same = bool(opening.coding) or cut
-        changed = None if same else wire.changed(prompt, body, lesser, usage=rules.include_usage)
+        asks = rules.include_usage and prompt.dialect not in rules.unread
+        changed = None if same else wire.changed(prompt, body, lesser, usage=asks)
         if self._owed is not None:
             self._owed.body = changed
             return reply

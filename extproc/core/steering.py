@@ -40,6 +40,8 @@ class Rules:
     response_body: int = 64 * 2**10
     #: Whether streamed answers of OpenAI's APIs are asked for their usage when the client did not.
     include_usage: bool = False
+    #: Dialects whose usage can't be read the way it comes: their streams are not asked.
+    unread: frozenset[str] = frozenset()
     #: Whether clients may name the endpoints they want; for conformance tests alone.
     test_selection: bool = False
     limits: Limits = field(default_factory=Limits)

@@ -29,7 +29,7 @@ class FeedbackSettings(Settings):
         default=False,
         description=(
             "whether streams of OpenAI's APIs are asked for usage when clients did not; they then get one more "
-            "chunk"
+            "chunk (with source trailers and access_log not of /v1/completions, where it could not be read)"
         ),
     )
     observer: bool = Field(

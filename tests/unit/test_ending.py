@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.ending import COMPLETE, UNKNOWN, Ending
+from extproc.core.ending import COMPLETE, UNKNOWN, UPSTREAM, Ending
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Traits
+from extproc.core.outcome import Ended
 from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
 from extproc.core.usage.record import Usage
@@ -315,3 +316,14 @@ def test_an_answer_that_is_not_streamed_has_no_mark_since_its_first_piece_is_its
     exchange.receive(request_headers(), 1.0)
     reply = answer(exchange.receive(request_body(chat()), 1.0).data)
     assert "kvsteer" not in reply.dynamic_metadata.fields
+
+
+def test_the_status_is_what_the_client_got_where_the_access_log_says_it() -> None:
+    ending = Ending()
+    ending.status, ending.served = 200, "10.0.0.1:8000"  # by the response's headers
+    ending.logged(Ended("10.0.0.1:8000", "id", None, None, False, code=502))
+    assert (ending.status, ending.by) == (502, UPSTREAM)
+    left = Ending()
+    left.status = 200
+    left.logged(Ended("10.0.0.1:8000", "id", None, None, True))  # the client got none from Envoy
+    assert left.status == 200

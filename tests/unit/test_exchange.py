@@ -132,6 +132,15 @@ def test_a_part_of_a_body_is_never_written_anew() -> None:
     assert not reply.request_body.response.HasField("body_mutation")
 
 
+def test_streams_whose_usage_could_not_be_read_are_not_asked_for_it() -> None:
+    body = json.dumps({"model": "m", "prompt": "word " * 50, "stream": True}).encode()
+    for unread, asked in ((frozenset({"openai_completions"}), False), (frozenset[str](), True)):
+        exchange = Exchange(steering(rules=Rules(include_usage=True, unread=unread)))
+        exchange.receive(request_headers("/v1/completions"), 1.0)
+        reply = answer(exchange.receive(request_body(body), 1.0).data)
+        assert (b"include_usage" in reply.request_body.response.body_mutation.body) == asked
+
+
 def test_a_mode_nobody_knows_is_not_steered_and_the_stream_ends_cleanly() -> None:
     exchange = Exchange(steering())
     reply = exchange.receive(request_headers(mode=Mode.GRPC), 1.0)
