@@ -5,11 +5,14 @@ read), in `response_headers`, or in the access log; what none of them says stays
 it but its status and its token counts.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from extproc.addresses import HostPort, parse_address
+from extproc.core.dialects import anthropic_messages as anthropic
 from extproc.core.headers import LB_NAMESPACE, SERVED
 from extproc.core.outcome import Ended
+from extproc.core.prompt import Prompt
 from extproc.core.usage import token_usage
 from extproc.core.usage.record import Usage
 from extproc.pb import ext_proc_pb2 as pb
@@ -21,6 +24,8 @@ UPSTREAM: Final = "upstream"
 GATEWAY: Final = "gateway"
 UNKNOWN: Final = "unknown"
 
+#: Largest output that `message_start` has in place of one, by Anthropic's documentation of streams.
+_GUESS: Final = 1
 _FILTER = "envoy.filters.http.ext_proc"
 
 
@@ -38,11 +43,13 @@ class Ending:
         uncomputed: it ended before its prompt was computed, by what the books believe; asked only where nothing
             told that a replica got it.
         over: nothing more will be told.
+        is_filters: the usage is Envoy's filter's, which goes by HTTP's end and not by the stream's own words.
         first_token: seconds, when the first piece of the answer was seen; None while unknown.
     """
 
     __slots__ = (
-        "attempts", "by", "first_token", "over", "served", "status", "uncomputed", "unreached", "usage", "verdict",
+        "attempts", "by", "first_token", "is_filters", "over", "served", "status", "uncomputed", "unreached", "usage",
+        "verdict",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -52,7 +59,7 @@ class Ending:
         self.attempts: int | None = None
         self.usage: Usage | None = None
         self.verdict = token_usage.ABSENT
-        self.unreached = self.uncomputed = self.over = False
+        self.unreached = self.uncomputed = self.over = self.is_filters = False
         self.first_token: float | None = None
 
     @property
@@ -68,7 +75,8 @@ class Ending:
     def trailers(self, message: pb.ProcessingRequest) -> None:
         """The response ended cleanly. Never raises for what a peer sends."""
         self._attributes(message)
-        self.finished(*token_usage.in_metadata(message.metadata_context))
+        self.by = COMPLETE
+        self._filtered(*token_usage.in_metadata(message.metadata_context))
 
     def finished(self, usage: Usage | None, verdict: str) -> None:
         """The response came to its end, and this is what was found of its usage."""
@@ -106,7 +114,21 @@ class Ending:
             self.attempts = entry.attempts
         # A client that left may have an answer whose usage was read in full; a broken one has no end.
         if entry.status is not None and not entry.limited:
-            self.found(entry.usage, entry.verdict)
+            self._filtered(entry.usage, entry.verdict)
+
+    def unguessed(self, prompt: Prompt | None) -> None:
+        """Leave out what may be a guess: Anthropic's streams begin with an output of 0 or 1, as a place for the true
+        one, and a stream that ends without it has that for its last."""
+        usage = self.usage
+        if not self.is_filters or usage is None or prompt is None or not prompt.stream:
+            return
+        if prompt.dialect == anthropic.NAME and usage.output is not None and usage.output <= _GUESS:
+            self.usage = replace(usage, output=None)
+
+    def _filtered(self, usage: Usage | None, verdict: str) -> None:
+        """Envoy's filter found this."""
+        self.found(usage, verdict)
+        self.is_filters = self.is_filters or (usage is not None and self.usage is usage)
 
     def _attributes(self, message: pb.ProcessingRequest) -> None:
         self._selected(message.metadata_context)

@@ -138,6 +138,7 @@ class Endings:
         assert exchange.decision is not None
         exchange.ending = exchange.ending or Ending()
         exchange.ending.over = True
+        exchange.ending.unguessed(exchange.decision.prompt)
         self._steering.learn(exchange.decision, exchange.ending, now)
         self._metrics.ended(exchange)
         self._records.ended(exchange)

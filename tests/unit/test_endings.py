@@ -1,5 +1,6 @@
 """Each exchange that is over is learned from, counted and kept once, when all is told or nothing more comes."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -330,3 +331,28 @@ def test_whatever_is_lost_doubled_or_out_of_order_usage_is_right_or_absent(
         got = exchange.ending.usage if exchange.ending is not None else None
         assert got in (None, Usage(100 + number, 7, 64))
     assert sum(metric.value for metric in world.all_endings()) == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "stream", "output", "kept"),
+    [
+        ("/v1/messages", True, 1, None),
+        ("/v1/messages", True, 0, None),
+        ("/v1/messages", True, 2, 2),
+        ("/v1/messages", False, 1, 1),
+        ("/v1/chat/completions", True, 1, 1),
+    ],
+)
+def test_what_the_beginning_of_anthropics_streams_guesses_is_no_output(
+    path: str, stream: bool, output: int, kept: int | None
+) -> None:
+    world = World()
+    exchange = Exchange(world.steering)
+    exchange.receive(request_headers(path, x_request_id="id-1"), 1.0)
+    exchange.receive(request_body(chat(stream=stream)), 1.0)
+    message = trailers(served=replica(exchange), usage=(100, output, 64))
+    exchange.receive(message.SerializeToString(), 1.0)
+    exchange.end(1.0)
+    world.endings.ended(exchange, 1.0)
+    assert exchange.ending is not None
+    assert exchange.ending.usage == Usage(100, kept, 64)
