@@ -1,10 +1,11 @@
 """What one peer can make a connection do at once: in proportion to what it sent, and in turns."""
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from extproc.io.transports.h2 import frames
-from extproc.io.transports.h2.flow import Outflow
+from extproc.io.transports.h2.flow import STREAM_WINDOW, Outflow
 from extproc.io.transports.h2.limits import Limits
 from extproc.io.transports.h2.streams import Stream
 from tests.unit.h2_world import World, data, frame, headers, message, settings
@@ -105,6 +106,34 @@ def test_settings_are_acknowledged_before_what_they_let_go() -> None:
     world.say(settings((frames.INITIAL_WINDOW_SIZE, 0)) + headers(1) + data(1, message(b"hello")))
     said = world.say(settings((frames.INITIAL_WINDOW_SIZE, 1)))
     assert [kind for kind, _, _, _ in said] == [frames.SETTINGS, frames.DATA]
+
+
+class _Unwalked(dict[int, Stream]):
+    """Starved streams of which one may be taken, but which nobody walks."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("every starved stream was looked at")
+
+    def items(self) -> Any:
+        return iter(self)
+
+    values = items
+
+
+def test_a_message_that_is_whole_looks_at_no_starved_stream_while_there_is_no_room() -> None:
+    world = World(Limits(connection_buffered=200_000, buffered=2**30), most=2**22)
+    begin, half = struct.pack(">BI", 0, 400_000), STREAM_WINDOW // 2
+    for number in (1, 3):  # 262,144 bytes held: above the limit, and 3 is not the oldest
+        world.say(headers(number))
+        for at in range(0, half, frames.FRAME):
+            world.say(data(number, ((begin if not at else b"") + b"x" * frames.FRAME)[: frames.FRAME]))
+    inflow = world.connection._inflow
+    assert list(inflow._starved) == [3]
+    inflow._starved = _Unwalked(inflow._starved)
+    world.say(headers(5) + data(5, message(b"whole")[:-1]) + data(5, b"e"))
+    assert not world.connection.closed, world.connection.fault
+    assert world.events == [("message", b"whole")]
+    assert 3 in inflow._starved
 
 
 def ticking(seconds: float) -> World:

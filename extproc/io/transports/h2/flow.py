@@ -229,9 +229,10 @@ class Inflow:
             self._give(stream)
 
     def _may_grow(self, stream: Stream) -> bool:
-        if self.held < self._limit and not self._budget.full:
-            return True
-        return self._oldest(stream)
+        return self._room() or self._oldest(stream)
+
+    def _room(self) -> bool:
+        return self.held < self._limit and not self._budget.full
 
     def _oldest(self, stream: Stream) -> bool:
         """Whether no other stream's message has grown for longer."""
@@ -243,10 +244,15 @@ class Inflow:
             stream.owed = 0
 
     def _grant(self) -> None:
-        for number, stream in list(self._starved.items()):
-            if self._may_grow(stream):
-                del self._starved[number]
-                self._give(stream)
+        """Give to all where there is room, else to the oldest alone; the others are not looked at then."""
+        if self._room() or not self._growing:
+            given = list(self._starved.values())
+            self._starved.clear()
+        else:
+            oldest = self._starved.pop(next(iter(self._growing)), None)
+            given = [] if oldest is None else [oldest]
+        for stream in given:
+            self._give(stream)
         if self._starved:
             self._budget.wait(self._wake)
 
