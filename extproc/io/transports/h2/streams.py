@@ -117,18 +117,21 @@ class Stream:
 class Streams:
     """All streams of a connection."""
 
-    __slots__ = ("_closed", "last", "open")
+    __slots__ = ("_closed", "_order", "last", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
         self.last = 0
         self._closed: dict[int, int] = {}
+        self._order: deque[int] = deque()  # a dict finds its first key slowly where earlier ones were deleted
 
     def close(self, number: int, how: int) -> None:
         """A stream is over; `how` is one of ENDED, LEFT, RESET."""
         closed = self._closed
-        if len(closed) >= _REMEMBERED:
-            del closed[next(iter(closed))]
+        if number not in closed:
+            if len(closed) >= _REMEMBERED:
+                del closed[self._order.popleft()]
+            self._order.append(number)
         closed[number] = how
 
     def state(self, number: int) -> int:
