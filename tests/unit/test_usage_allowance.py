@@ -54,6 +54,12 @@ def test_what_reading_takes_is_reckoned_from_what_is_slow_in_it() -> None:
 def test_four_bombs_at_once_keep_another_request_waiting_for_less_than_50_ms(name: str, coding: str) -> None:
     kind, body = BOMBS[name]
     sent = gzip.compress(body, 1) if coding else body
+    took = min(_reading_four(kind, coding, sent) for _ in range(3))  # what it can do, not what the machine did
+    assert took < 3 * 0.05, f"{took * 1000:.0f} ms; a third of that on a machine that has nothing else to do"
+
+
+def _reading_four(kind: str, coding: str, sent: bytes) -> float:
+    """Seconds of CPU that four such answers take, of none of which usage is found."""
     steering = mind()
     exchanges = [asked(Mode.STREAMED, steering) for _ in range(4)]
     for exchange in exchanges:
@@ -62,8 +68,8 @@ def test_four_bombs_at_once_keep_another_request_waiting_for_less_than_50_ms(nam
     for exchange in exchanges:
         piece(exchange, sent, end=True, now=2.0)
     took = time.thread_time() - began
-    assert took < 3 * 0.05, f"{took * 1000:.0f} ms; a third of that on a machine that has nothing else to do"
     assert {found(exchange)[1] for exchange in exchanges} == {None}
+    return took
 
 
 def test_small_pieces_of_others_are_read_whatever_bombs_took() -> None:
