@@ -54,7 +54,9 @@ def test_what_reading_takes_is_reckoned_from_what_is_slow_in_it() -> None:
 def test_four_bombs_at_once_keep_another_request_waiting_for_less_than_50_ms(name: str, coding: str) -> None:
     kind, body = BOMBS[name]
     sent = gzip.compress(body, 1) if coding else body
-    took = min(_reading_four(kind, coding, sent) for _ in range(3))  # what it can do, not what the machine did
+    took = min(
+        _reading_four(kind, coding, sent) for _ in range(3)
+    )  # what it can do, not what the machine did
     assert took < 3 * 0.05, f"{took * 1000:.0f} ms; a third of that on a machine that has nothing else to do"
 
 
