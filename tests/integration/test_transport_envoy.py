@@ -16,6 +16,19 @@ from tests.integration.transports import TRANSPORTS
 JSON = {"content-type": "application/json"}
 
 
+@pytest.fixture(autouse=True)
+async def asked_by_envoy(stack: Stack) -> None:
+    """Envoy asks a gateway that was started, or started again, only once its health check has passed."""
+
+    async def is_steered() -> bool:
+        before = steered(stack)
+        async with aiohttp.ClientSession() as session:
+            await ask(session, stack, chat("is anybody there"))
+        return steered(stack) > before
+
+    await until_async(is_steered, 20, "Envoy asks the gateway")
+
+
 @pytest.fixture(scope="module", params=TRANSPORTS)
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     patient = {"message_timeout": "10s"}  # what is tested is what comes back, on a machine that may be busy
