@@ -171,29 +171,28 @@ def long(seconds: float, gateways: int) -> list[tuple[str, bool]]:
     ]
 
 
-PARTS: dict[str, Callable[[float, int], list[tuple[str, bool]]]] = {
-    "overload": overload,
-    "tenants": tenants,
-    "long": long,
-}
+#: Given seconds and gateways: what was to hold, in words, and whether it did.
+Part = Callable[[float, int], list[tuple[str, bool]]]
 
 
-def main() -> int:
-    """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=PARTS)
+def run(description: str | None, parts: dict[str, Part]) -> int:
+    """Run the parts that the command line asks for, and print what held; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="?", choices=parts)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--gateways", type=int, nargs="*", default=[1, 4])
     given = parser.parse_args()
     good = True
-    for name in [given.part] if given.part else PARTS:
+    for name in [given.part] if given.part else parts:
         for gateways in given.gateways:
-            print(f"{name}, {gateways} gateways")
-            for what, held in PARTS[name](given.seconds, gateways):
+            print(f"{name}, {gateways} gateways", flush=True)
+            for what, held in parts[name](given.seconds, gateways):
                 good = good and held
-                print(f"  {'held' if held else 'MISSED'}: {what}")
+                print(f"  {'held' if held else 'MISSED'}: {what}", flush=True)
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, {"overload": overload, "tenants": tenants, "long": long}))

@@ -7,12 +7,11 @@ are few and the machine's CPU is hardly used. Arrivals are Poisson; a twentieth 
 Exit status: 0 when everything held, 1 when something did not.
 """
 
-import argparse
 import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, count
 from random import Random
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import orjson
 
+from benchmarks.admission import run
 from extproc.demo.drive import Outcome, ask
 from extproc.demo.stack import Stack, StackSettings
 
@@ -237,31 +237,5 @@ def long(seconds: float, gateways: int) -> list[tuple[str, bool]]:
     ]
 
 
-PARTS: dict[str, Callable[[float, int], list[tuple[str, bool]]]] = {
-    "overload": overload,
-    "tenants": tenants,
-    "long": long,
-}
-
-
-def main() -> int:
-    """Run what was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("part", nargs="?", choices=PARTS)
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--gateways", type=int, nargs="*", default=[1, 4])
-    given = parser.parse_args()
-    good = True
-    for name in [given.part] if given.part else PARTS:
-        for gateways in given.gateways:
-            print(f"{name}, {gateways} gateways", flush=True)
-            for what, held in PARTS[name](given.seconds, gateways):
-                good = good and held
-                print(f"  {'held' if held else 'MISSED'}: {what}", flush=True)
-    return 0 if good else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, {"overload": overload, "tenants": tenants, "long": long}))
