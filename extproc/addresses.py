@@ -50,6 +50,43 @@ def parse_address(text: str) -> HostPort:
     return HostPort(_canonical_host(host, text), int(port_text))
 
 
+class Network(NamedTuple):
+    """Addresses with a beginning in common (`bits` of `first`, an IP literal), and one port of them (1..65535)."""
+
+    first: str
+    bits: int
+    port: int
+
+    def __str__(self) -> str:
+        return str(HostPort(f"{self.first}/{self.bits}", self.port))
+
+
+def parse_network(text: str) -> Network:
+    """Read `10.0.0.0/8:8000` or `[fd00::/8]:8000`; an address alone is a network of one.
+
+    Raises:
+        ValueError: with a sentence that says what is wrong and how to write it.
+    """
+    host, _, port = text.strip().rpartition(":")
+    network = _network(host[1:-1], 6) if host.startswith("[") and host.endswith("]") else _network(host, 4)
+    if network is None or not re.fullmatch("[0-9]{1,5}", port):
+        raise ValueError(
+            f"{text!r} is not a network and a port; write the network's first address, its bits and the port, "
+            "such as 10.0.0.0/8:8000 or [fd00::/8]:8000"
+        )
+    if not 0 < int(port) <= 65535:
+        raise ValueError(f"{text!r} has no such port; write one from 1 to 65535")
+    return Network(str(network.network_address), network.prefixlen, int(port))
+
+
+def _network(text: str, version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError:
+        return None
+    return network if network.version == version else None
+
+
 def is_plain_url(text: str) -> bool:
     """Whether it is an http or https URL with a host and a sound port, without a user, blanks or odd characters."""
     try:

@@ -29,7 +29,7 @@ def bootstrap(settings: GatewaySettings) -> Tree:
         "static_resources": {
             "listeners": [_listener(settings)],
             "clusters": [
-                *(clusters.pool(settings, pool) for pool in settings.pools),
+                *(cluster for pool in settings.pools for cluster in clusters.of_pool(settings, pool)),
                 *(clusters.single_gateways(settings) if settings.envoy.access_log else []),
                 clusters.gateways(settings),
             ],

@@ -1,7 +1,7 @@
 """Envoy's clusters: one for each pool of replicas, one for the gateways."""
 
 from extproc.config import EnvoySettings, GatewaySettings, PoolSettings
-from extproc.envoyconfig import eds
+from extproc.envoyconfig import eds, picked
 from extproc.envoyconfig.names import (
     DESTINATION,
     GATEWAYS,
@@ -20,6 +20,19 @@ _FALLBACKS = {
     "round_robin": "round_robin.v3.RoundRobin",
     "random": "random.v3.Random",
 }
+
+
+def of_pool(settings: GatewaySettings, which: PoolSettings) -> list[Tree]:
+    """The clusters of one pool: one, or with `steering: original_dst` also that of the gateway's choices.
+
+    Raises:
+        ConfigError: a replica is given by host name.
+    """
+    own = pool(settings, which)
+    if settings.envoy.steering != "original_dst":
+        return [own]
+    common = {key: own[key] for key in ("connect_timeout", "circuit_breakers")}
+    return [own, picked.cluster(settings, which) | common]
 
 
 def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
@@ -43,7 +56,7 @@ def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
             "base_ejection_time": "5s",
             "max_ejection_time": "30s",
         },
-        "load_balancing_policy": _override_host(settings.envoy.fallback),
+        "load_balancing_policy": _balancing(settings.envoy),
     }
 
 
@@ -68,15 +81,19 @@ def _circuit_breakers(envoy: EnvoySettings) -> Tree:
     return {"thresholds": [dict.fromkeys(names, envoy.concurrent)]}
 
 
-def _override_host(fallback: str) -> Tree:
+def _balancing(envoy: EnvoySettings) -> Tree:
+    kind = typed(f"extensions.load_balancing_policies.{_FALLBACKS[envoy.fallback]}")
+    own = _policies(envoy.fallback, kind)
+    return own if envoy.steering == "original_dst" else _override_host(own)
+
+
+def _override_host(fallback: Tree) -> Tree:
     """Metadata is the only source: no header a client sends can choose a host, gateway alive or dead."""
     policy = typed(
         "extensions.load_balancing_policies.override_host.v3.OverrideHost",
         override_host_sources=[{"metadata": _metadata_key(DESTINATION)}],
         selected_host_key=_metadata_key(SERVED),
-        fallback_policy=_policies(
-            fallback, typed(f"extensions.load_balancing_policies.{_FALLBACKS[fallback]}")
-        ),
+        fallback_policy=fallback,
     )
     return _policies("override_host", policy)
 

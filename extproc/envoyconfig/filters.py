@@ -75,6 +75,10 @@ def ext_proc(settings: GatewaySettings) -> Tree:
         mutation_rules={"disallow_all": True, "allow_expression": {"regex": mutable}},
         metadata_options=_metadata(source),
     )
+    if envoy.steering == "original_dst":
+        config["route_cache_action"] = (
+            "CLEAR"  # so that the header which the gateway set is seen by the routes
+        )
     if settings.longest_wait:
         config["max_message_timeout"] = seconds(settings.longest_wait + envoy.message_timeout)
     if source == "body" or envoy.request_body_mode == "full_duplex":

@@ -1,6 +1,7 @@
 """Envoy's routes: one for each pool, chosen by a header only the gateway can set; without it by the client's."""
 
 from extproc.config import GatewaySettings, PoolSettings
+from extproc.envoyconfig import picked
 from extproc.envoyconfig.names import POOL_HEADER, Tree, pool_cluster, seconds
 
 
@@ -21,10 +22,21 @@ def route_config(settings: GatewaySettings) -> Tree:
 def _routes(settings: GatewaySettings) -> list[Tree]:
     """By the gateway's word, then by the client's if it may name its model, else the first pool."""
     first, *others = settings.pools
+    chosen = [_picked(settings, pool) for pool in settings.pools] if _by_address(settings) else []
     header = settings.envoy.model_header if others else ""
     by_gateway = settings.pools if header else others
     told = [_route(settings, pool, _is(POOL_HEADER, pool.name)) for pool in by_gateway]
-    return [*told, *(_by_model(settings, header) if header else []), _route(settings, first)]
+    return [*chosen, *told, *(_by_model(settings, header) if header else []), _route(settings, first)]
+
+
+def _by_address(settings: GatewaySettings) -> bool:
+    return settings.envoy.steering == "original_dst"
+
+
+def _picked(settings: GatewaySettings, pool: PoolSettings) -> Tree:
+    """What the gateway placed. Envoy would try the same replica again, so it tries once."""
+    action: Tree = {"cluster": picked.cluster_name(pool.name), **_limits(pool, 0)}
+    return {"match": picked.match(settings, pool), "route": action}
 
 
 def _by_model(settings: GatewaySettings, header: str) -> list[Tree]:
@@ -52,11 +64,15 @@ def _is(header: str, value: str) -> Tree:
 
 
 def _action(settings: GatewaySettings, pool: PoolSettings) -> Tree:
+    return {"cluster": pool_cluster(pool.name), **_limits(pool, settings.envoy.retries)}
+
+
+def _limits(pool: PoolSettings, retries: int) -> Tree:
     """No limit on a response's length (Envoy's default is 15 s); the idle timeout ends a silent one."""
-    action: Tree = {"cluster": pool_cluster(pool.name), "timeout": "0s"}
+    action: Tree = {"timeout": "0s"}
     limits = _limits_of_a_try(pool)
-    if settings.envoy.retries or limits:
-        action["retry_policy"] = {**_retry_policy(settings.envoy.retries), **limits}
+    if retries or limits:
+        action["retry_policy"] = {**_retry_policy(retries), **limits}
     if pool.timeouts.total:
         action["max_stream_duration"] = {"max_stream_duration": seconds(pool.timeouts.total)}
     return action

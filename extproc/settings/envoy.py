@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from extproc.addresses import parse_address
+from extproc.addresses import parse_address, parse_network
 from extproc.quantities import Address, Duration, Whole
 from extproc.settings.base import Settings, form
 
@@ -54,6 +54,19 @@ class EnvoySettings(Settings):
             "request header in which clients name their model, such as x-model: chooses the pool while no gateway "
             "answers; empty for none"
         ),
+    )
+    steering: Literal["override_host", "original_dst"] = Field(
+        default="override_host",
+        description=(
+            "how Envoy is made to use the replica that was chosen: override_host reads metadata and keeps to the "
+            "pool's replicas; original_dst, for Envoys without that policy, goes to the address in a header, needs "
+            "`requests.fallbacks: 0` and does not try another replica when one refuses"
+        ),
+    )
+    reachable: list[str] = Field(
+        default_factory=list,
+        description="with `steering: original_dst`: where Envoy may go at most, such as 10.0.0.0/8:8000; empty for "
+        "the pools' replicas",
     )
     request_body_mode: Literal["buffered", "full_duplex"] = Field(
         default="buffered",
@@ -114,12 +127,25 @@ class EnvoySettings(Settings):
                 raise ValueError(f"holds {address}, which has port 0; write the gateway's port")
         return addresses
 
+    @field_validator("reachable")
+    @classmethod
+    def _are_networks(cls, networks: list[str]) -> list[str]:
+        return [str(parse_network(network)) for network in networks]
+
     @field_validator("eds_dir")
     @classmethod
     def _is_absolute(cls, folder: str) -> str:
         if folder and not folder.startswith("/"):
             raise ValueError("is not absolute; Envoy and the gateway must find the same folder")
         return folder
+
+    @model_validator(mode="after")
+    def _bounds_what_can_be_reached(self) -> Self:
+        if self.reachable and self.steering != "original_dst":
+            raise ValueError(
+                "reachable bounds steering: original_dst alone; override_host keeps to the pool's replicas; remove it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sends_bodies_once(self) -> Self:

@@ -114,11 +114,25 @@ class GatewaySettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _one_address_where_one_is_read(self) -> Self:
+        if self.envoy.steering == "original_dst" and self.requests.fallbacks:
+            raise ValueError(
+                "envoy.steering is original_dst, for which a list of replicas is no address and every request a 503; "
+                "set requests.fallbacks to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _discovery_has_what_it_needs(self) -> Self:
         for number, pool in enumerate(self.pools):
             if pool.discovery.any and not self.envoy.eds_dir:
                 raise ValueError(
                     f"pools[{number}].discovery needs envoy.eds_dir, or Envoy never hears of what is found; set it"
+                )
+            if pool.discovery.any and self.envoy.steering == "original_dst" and not self.envoy.reachable:
+                raise ValueError(
+                    f"pools[{number}].discovery with envoy.steering: original_dst needs envoy.reachable, or Envoy "
+                    "would refuse what is found; name the replicas' networks there, such as 10.0.0.0/8:8000"
                 )
             if pool.discovery.redis.enabled and not self.redis.url:
                 raise ValueError(f"pools[{number}].discovery.redis needs redis.url; set it")

@@ -12,8 +12,6 @@ from extproc.io.transports.health import SERVICE
 from extproc.pb import ext_proc_pb2 as pb
 from extproc.pb import health_pb2
 
-#: What a hung stream waits for: the end of the test.
-_RELEASED = threading.Event()
 _SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
 
 
@@ -27,14 +25,16 @@ def _headers(name: str = "", value: bytes = b"") -> bytes:
     return data
 
 
-def _answers(how: str, context: grpc.ServicerContext, at_body: bool, to: str) -> list[bytes] | None:
-    """What to say to a message; None ends the stream with OK."""
+def _answers(
+    how: str, context: grpc.ServicerContext, at_body: bool, to: str, released: threading.Event
+) -> list[bytes] | None:
+    """What to say to a message; None ends the stream with OK. A hung stream waits for the end of the test."""
     go_on = replies.CONTINUE_REQUEST_BODY if at_body else _headers()
     if how.endswith("at-body") and not at_body:
         return [go_on]
     fault = how.removesuffix("-at-body")
     if fault == "silent":
-        _RELEASED.wait(20)
+        released.wait(20)
     elif fault == "abort":
         context.abort(grpc.StatusCode.INTERNAL, "a fault")
     elif fault == "crash":
@@ -57,6 +57,8 @@ def _answers(how: str, context: grpc.ServicerContext, at_body: bool, to: str) ->
 def lying_gateway(outside: str) -> Iterator[int]:
     """Its port; `outside` is where its picks lead, which is no replica of the pool."""
 
+    released = threading.Event()
+
     def process(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         how = ""
         for data in requests:
@@ -65,7 +67,7 @@ def lying_gateway(outside: str) -> Iterator[int]:
             for header in message.request_headers.headers.headers:
                 if header.key == ":path":
                     how = header.raw_value.decode().strip("/")
-            answers = _answers(how, context, kind == "request_body", outside)
+            answers = _answers(how, context, kind == "request_body", outside, released)
             if answers is None:
                 return
             yield from answers
@@ -87,5 +89,5 @@ def lying_gateway(outside: str) -> Iterator[int]:
     try:
         yield port
     finally:
-        _RELEASED.set()
+        released.set()
         server.stop(0).wait(5)

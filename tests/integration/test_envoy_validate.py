@@ -77,6 +77,18 @@ SHAPES: dict[str, dict[str, Any]] = {
     "an observer": {"feedback": {"observer": True}},
     "an observer alone": {"feedback": {"source": "off", "observer": True}},
     "bodies in full duplex": {"envoy": {"request_body_mode": "full_duplex", "retries": 0}},
+    "by address": {
+        "pools": [
+            {"name": "chat", "models": ["llama"], "replicas": ["10.0.0.1:8000", "[fd00::1]:8000"]},
+            {**POOL, "timeouts": {"first_byte": "2s"}},
+        ],
+        "requests": {"fallbacks": 0},
+        "envoy": {"steering": "original_dst"},
+    },
+    "by address within networks": {
+        "requests": {"fallbacks": 0},
+        "envoy": {"steering": "original_dst", "reachable": ["10.0.0.0/8:8000", "[fd00::/8]:8000"]},
+    },
     "conformance tests": {"requests": {"test_selection": True}},
     "a gateway id": {"gateway_id": "gw-1"},
     "1000 replicas": {"pools": [{"replicas": [f"10.1.{i // 250}.{i % 250}:8000" for i in range(1000)]}]},

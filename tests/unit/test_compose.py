@@ -114,7 +114,9 @@ def test_a_gateway_may_drain_before_it_is_killed() -> None:
         assert grace > settings.drain + settings.drain_notice
 
 
-@pytest.mark.parametrize("folder", ["deploy/compose", "envoy/standalone"])
+@pytest.mark.parametrize(
+    "folder", sorted(str(path.parent.relative_to(ROOT)) for path in ROOT.glob("*/*/envoy.yaml"))
+)
 def test_ready_bootstraps_are_what_the_generator_prints(folder: str) -> None:
     """Mend with `kvsteer envoy-config -c FOLDER/kvsteer.yaml --output FOLDER/envoy.yaml`."""
     path = ROOT / folder

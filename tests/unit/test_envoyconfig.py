@@ -351,6 +351,109 @@ def test_a_host_name_among_the_replicas_is_refused_by_name() -> None:
         eds_text("a", ["10.0.0.1:8000", "engine-1:8000"])
 
 
+# ---- steering by address ----
+
+
+def by_address(text: str = ONE_POOL, **envoy: Any) -> GatewaySettings:
+    return settings(text, envoy={"steering": "original_dst", **envoy}, requests={"fallbacks": 0})
+
+
+def bounds(cluster: Any) -> list[tuple[str, int, int]]:
+    """What an ORIGINAL_DST cluster may reach: address, bits, port."""
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    rbac, codec = options["http_filters"]
+    assert codec["name"] == "envoy.filters.http.upstream_codec"
+    (policy,) = rbac["typed_config"]["rules"]["policies"].values()
+    found = []
+    for permission in policy["permissions"]:
+        inner = permission["matcher"]["typed_config"]
+        ip, ports = inner["upstream_ip"], inner["upstream_port_range"]
+        assert ports["end"] == ports["start"] + 1
+        found.append((ip["address_prefix"], ip["prefix_len"], ports["start"]))
+    return found
+
+
+def test_an_address_in_a_header_leads_to_the_pools_replicas_and_nowhere_else() -> None:
+    picked = clusters(by_address())["kvsteer_pool_default_picked"]
+    assert picked["type"] == "ORIGINAL_DST"
+    assert picked["original_dst_lb_config"] == {
+        "use_http_header": True,
+        "http_header_name": "x-gateway-destination-endpoint",
+    }
+    assert bounds(picked) == [("10.0.0.1", 32, 8000), ("10.0.0.2", 32, 8000)]
+    assert bounds(clusters(by_address(THREE_POOLS))["kvsteer_pool_n_picked"]) == [("fd00::2", 128, 8000)]
+    wide = by_address(reachable=["10.0.0.0/8:8000", "[fd00::/8]:9000"])
+    assert bounds(clusters(wide)["kvsteer_pool_default_picked"]) == [
+        ("10.0.0.0", 8, 8000),
+        ("fd00::", 8, 9000),
+    ]
+
+
+def test_only_what_the_gateway_placed_goes_by_address_and_the_rest_is_balanced() -> None:
+    destination = {"name": "x-gateway-destination-endpoint", "present_match": True}
+    first, rest = virtual_host(by_address())["routes"]
+    assert first["match"] == {"prefix": "/", "headers": [destination]}
+    assert first["route"] == {"cluster": "kvsteer_pool_default_picked", "timeout": "0s"}
+    assert (rest["match"], rest["route"]["cluster"]) == ({"prefix": "/"}, "kvsteer_pool_default")
+    assert rest["route"]["retry_policy"]["num_retries"] == 2
+    (policy,) = clusters(by_address())["kvsteer_pool_default"]["load_balancing_policy"]["policies"]
+    assert policy["typed_extension_config"]["name"] == "envoy.load_balancing_policies.least_request"
+    assert ext_proc(by_address())["route_cache_action"] == "CLEAR", (
+        "or the header comes too late for the routes"
+    )
+
+
+def test_several_pools_are_told_apart_by_address_too() -> None:
+    routes = virtual_host(by_address(THREE_POOLS))["routes"]
+    assert [route["route"]["cluster"] for route in routes] == [
+        "kvsteer_pool_chat_picked",
+        "kvsteer_pool_n_picked",
+        "kvsteer_pool_rest_picked",
+        "kvsteer_pool_n",
+        "kvsteer_pool_rest",
+        "kvsteer_pool_chat",
+    ]
+    assert {"name": "x-gateway-pool", "string_match": {"exact": "n"}} in routes[1]["match"]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "wrong"),
+    [
+        ({"envoy": {"steering": "original_dst"}}, "set requests.fallbacks to 0"),
+        ({"envoy": {"reachable": ["10.0.0.0/8:8000"]}}, "reachable bounds steering: original_dst alone"),
+    ],
+)
+def test_what_could_not_work_by_address_is_refused(groups: Any, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        settings(**groups)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        "10.0.0.1/8:8000",
+        "10.0.0.0/33:80",
+        "10.0.0.0/8",
+        "host:80",
+        "fd00::/8:80",
+        "[10.0.0.0/8]:80",
+        "10.0.0.0/8:0",
+    ],
+)
+def test_what_is_no_network_is_refused(network: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"envoy\.reachable.*(is not a network and a port|has no such port)"
+    ):
+        by_address(reachable=[network])
+
+
+def test_found_replicas_need_a_bound_that_is_told() -> None:
+    text = "pools: [{discovery: {file: {path: /etc/replicas.yaml}}}]\n"
+    with pytest.raises(ConfigError, match=r"needs envoy\.reachable"):
+        by_address(text, eds_dir="/eds")
+    by_address(text, eds_dir="/eds", reachable=["10.0.0.0/8:8000"])
+
+
 # ---- answers of Envoy's own ----
 
 
@@ -396,6 +499,8 @@ CHANGED: dict[str, Any] = {
     "eds_dir": "/etc/envoy/eds",
     "fallback": "random",
     "model_header": "x-model",
+    "steering": "original_dst",
+    "reachable": ["10.0.0.0/8:8000"],
     "request_body_mode": "full_duplex",
     "message_timeout": "2s",
     "idle_timeout": "30s",
@@ -413,9 +518,10 @@ def test_every_setting_of_envoy_is_tried() -> None:
 
 @pytest.mark.parametrize("name", sorted(CHANGED))
 def test_every_setting_of_envoy_has_an_effect(name: str) -> None:
-    beside = {"retries": 0} if name == "request_body_mode" else {}
-    changed = settings(THREE_POOLS, envoy={name: CHANGED[name], **beside})
-    assert bootstrap(changed) != bootstrap(settings(THREE_POOLS, envoy=beside))
+    needs: dict[str, Any] = {"request_body_mode": {"retries": 0}, "reachable": {"steering": "original_dst"}}
+    beside, requests = needs.get(name, {}), {"fallbacks": 0}
+    changed = settings(THREE_POOLS, envoy={name: CHANGED[name], **beside}, requests=requests)
+    assert bootstrap(changed) != bootstrap(settings(THREE_POOLS, envoy=beside, requests=requests))
 
 
 @pytest.mark.parametrize(
