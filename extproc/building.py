@@ -1,6 +1,7 @@
 """Settings made into parts: the core with its pools, whom to scrape, and who may report by itself."""
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 
 from extproc.config import GatewaySettings, PoolSettings, ReplicaSettings
@@ -32,6 +33,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
     rules = Rules(
         unreadable_passes=settings.requests.unreadable == "pass",
         unknown_model_passes=settings.requests.unknown_model == "pass",
+        lists_models=settings.lists_models,
         fallbacks=settings.requests.fallbacks,
         body=limits.body,
         expanded_body=limits.expanded_body,
@@ -40,9 +42,17 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         include_usage=feedback.include_usage,
         unread=_UNREAD if feedback.source in ("trailers", "access_log") else frozenset(),
         test_selection=settings.requests.test_selection,
-        limits=Limits(max_depth=limits.depth, max_parts=limits.parts, max_members=limits.members),
+        limits=Limits(
+            max_depth=limits.depth,
+            max_parts=limits.parts,
+            max_members=limits.members,
+            aliases=settings.aliases,
+            roots=any(pool.version for pool in settings.pools),
+        ),
     )
-    steering = Steering(pools, rules, random.Random())  # noqa: S311 - spreads ties, guards nothing
+    routes = [pool.route for pool in settings.pools]
+    steering = Steering(pools, rules, random.Random(), routes)  # noqa: S311 - spreads ties, guards nothing
+    steering.catalog.since = int(time.time())
     for pool, chosen in zip(pools, settings.pools, strict=True):
         if chosen.late_binding.enabled:
             _furnish(steering, pool, chosen, settings)

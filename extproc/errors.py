@@ -16,10 +16,11 @@ class Unreadable(KvsteerError):
     """A request body is not what its path promises. Raised by dialects; the exchange passes or rejects it.
 
     `reason` is a short fixed word for metrics and records, never text from the request. `model` is the model the
-    request names, where that much could be read; it finds the pool.
+    request names, where that much could be read; it finds the pool. `asked`: the alias by which it does.
     """
 
     model: str = ""
+    asked: str = ""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

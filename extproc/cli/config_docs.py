@@ -99,6 +99,8 @@ def _kind(field: FieldInfo) -> str:
         if mark in field.metadata:
             return word
     kinds: dict[object, str] = {bool: "`true`, `false`", str: "text", int: "whole number", float: "number"}
+    if field.annotation == dict[str, str]:
+        return "texts by name"
     if _is_list(field):
         return "list of addresses" if "AddressKind" in str(field.annotation) else "list of texts"
     return kinds.get(field.annotation, "numbers by name")

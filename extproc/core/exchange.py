@@ -23,7 +23,6 @@ In full duplex the answer to the headers comes with the decision, and the body a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -36,6 +35,7 @@ from extproc.core.decide import Decision
 from extproc.core.duplex import Duplex
 from extproc.core.ending import Ending
 from extproc.core.opening import BODIED, DUPLEX, PARTIAL, UNSEEN, Opening
+from extproc.core.owed import Owed
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt, opaque
 from extproc.core.reply import CLOSE, GO_ON, GO_ON_BODY, NEUTRAL, SILENCE, Reply
@@ -59,6 +59,7 @@ NOT_ADMITTED: Final = "not_admitted"
 OTHER_MODE: Final = "other_mode"
 NOT_EXT_PROC: Final = "not_ext_proc"
 OBSERVED: Final = "observed"
+ANSWERED: Final = "answered"
 ENDED_EARLY: Final = "ended_early"
 
 #: Messages that tell how the exchange ends.
@@ -66,18 +67,6 @@ _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.traile
 _RESPONSE = frozenset({"response_headers", "response_body", "response_trailers"})
 _BODY = frozenset({"request_body", "request_trailers"})
 _UNOPENED = Opening(pb.ProcessingRequest(), "")
-
-
-@dataclass(slots=True)
-class _Owed:
-    """What is known of a request that is held, and the other body it goes on with, if there is one."""
-
-    prompt: Prompt | None
-    pool: Pool
-    arrived: float
-    outcome: str
-    size: int
-    body: bytes | None = None
 
 
 def _nobody(_now: float) -> None:
@@ -123,7 +112,7 @@ class Exchange:
         self.opening: Opening = _UNOPENED
         self._duplex: Duplex | None = None
         self._response: Response | None = None
-        self._owed: _Owed | None = None
+        self._owed: Owed | None = None
         self.due: Callable[[float], None] = _nobody
         self.waited = 0.0
         self._told = Told()
@@ -234,7 +223,8 @@ class Exchange:
             if (refusal := desk.at_headers(self._told, self._steering.pools[0])) is not None:
                 return self._turn_away(refusal, None, self._steering.pools[0], now)
         if message.request_headers.end_of_stream:
-            return self._decide(None, now, NO_BODY)
+            listed = self._steering.catalog.asked(message, opening.path) if rules.lists_models else None
+            return self._answer(listed) if listed else self._decide(None, now, NO_BODY)
         if opening.mode in UNSEEN:
             return self._decide(None, now, OTHER_MODE)
         if opening.mode not in BODIED:
@@ -318,7 +308,7 @@ class Exchange:
     def _decide(self, prompt: Prompt | None, now: float, outcome: str, size: int = 0) -> Reply:
         """Decide now, or hold it where its pool has a room for it; `size` bytes of body wait then."""
         steering = self._steering
-        pool = steering.pool_for(prompt.model if prompt else "")
+        pool = steering.router.pool_of(prompt)
         if pool is None and outcome == UNREADABLE:
             pool = steering.pools[0]  # an engine is to answer it; which models there are is not its fault
         if pool is None:
@@ -330,12 +320,12 @@ class Exchange:
                 plain=outcome == STEERED and not self.opening.coding,
             )  # fmt: skip
             if answer.waits:
-                return self._hold(_Owed(prompt, pool, now, outcome, size), desk.patience)
+                return self._hold(Owed(prompt, pool, now, outcome, size), desk.patience)
             if not answer.goes:
                 return self._turn_away(answer, prompt, pool, now)
             pool = pool if answer.pool == pool.name else steering.named(answer.pool)
         if self._has_to_wait(prompt, pool, size, now):
-            return self._hold(_Owed(prompt, pool, now, outcome, size), steering.holding.patience(pool))
+            return self._hold(Owed(prompt, pool, now, outcome, size), steering.holding.patience(pool))
         return self._decide_now(prompt, pool, now, outcome)
 
     def _has_to_wait(self, prompt: Prompt | None, pool: Pool, size: int, now: float) -> bool:
@@ -344,7 +334,7 @@ class Exchange:
             return False
         return self._steering.holding.keeps(self, self._key, pool, prompt, size, now)
 
-    def _hold(self, owed: _Owed, patience: bytes) -> Reply:
+    def _hold(self, owed: Owed, patience: bytes) -> Reply:
         self.state, self._owed = HELD, owed
         return Reply(patience) if self._duplex is None else SILENCE  # in full duplex Envoy has no clock
 
@@ -384,6 +374,10 @@ class Exchange:
         self.state = DECIDED
         self.outcome, self.why = outcome, why
         return Reply(_REFUSALS[outcome])
+
+    def _answer(self, data: bytes) -> Reply:
+        self.state, self.outcome = DECIDED, ANSWERED
+        return Reply(data)
 
     def _leave(self, outcome: str) -> Reply:
         self.state = OVER

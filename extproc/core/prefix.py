@@ -67,7 +67,7 @@ class ChainWriter:
     `parts` bounds what `spend` may be told: one more raises `Unreadable("too_many_parts")`.
     """
 
-    __slots__ = ("_ends", "_hash", "_hashes", "_marked", "_parts", "_size", "pictures")
+    __slots__ = ("_ends", "_hash", "_hashes", "_marked", "_parts", "_size", "pictures", "root")
 
     def __init__(self, start: int, parts: int = 20_000) -> None:
         self._hash = start
@@ -78,6 +78,8 @@ class ChainWriter:
         self._ends: list[int] = []
         #: Images, clips and files so far.
         self.pictures = 0
+        #: Which hash stands for the conversation, as far as that was asked.
+        self.root = 0
 
     def fork(self) -> "ChainWriter":
         """A writer that goes on from here by itself: what many prompts begin with is hashed once."""

@@ -68,6 +68,11 @@ class Prompt:
     script: str = ""
     #: Images, clips and files in it, of which bytes say nothing.
     media: int = 0
+    #: Which hash of the first chain stands for its conversation: that at the end of the first message of a user,
+    #: where `Limits.roots` asks for it.
+    root: int = 0
+    #: The alias by which the client named the model; "" where it named the model itself.
+    asked: str = ""
 
     def tokens_per_byte(self, ratio: float) -> float:
         """Tokens for a byte of this prompt: exact for token ids, else the model's learned `ratio`."""
@@ -86,4 +91,5 @@ _NO_PROMPT = frozenset({"no_dialect", "not_json", "bad_encoding", "wrong_shape"}
 def opaque(body: bytes, error: Unreadable) -> Prompt:
     """A request of which only the model, at most, and the size are known."""
     size = 0 if error.reason in _NO_PROMPT else len(body)
-    return Prompt(dialect="opaque", kind="generate", model=getattr(error, "model", ""), size=size)
+    model, asked = getattr(error, "model", ""), getattr(error, "asked", "")
+    return Prompt(dialect="opaque", kind="generate", model=model, size=size, asked=asked)

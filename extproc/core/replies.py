@@ -190,6 +190,19 @@ def replaced(body: bytes) -> bytes:
     return _field(b"\x1a", _field(b"\x0a", length + mutation))
 
 
+def answered(status: int, body: bytes) -> bytes:
+    """An immediate response with this JSON: nothing goes to a replica."""
+    reply = pb.ProcessingResponse()
+    immediate = reply.immediate_response
+    immediate.status.code = status
+    immediate.body = body
+    immediate.details = "kvsteer_answered"
+    immediate.headers.set_headers.add(
+        header=pb.HeaderValue(key="content-type", raw_value=b"application/json"), append_action=_OVERWRITE
+    )
+    return _bytes(reply)
+
+
 def refuse(
     status: int,
     message: str,

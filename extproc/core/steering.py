@@ -9,6 +9,7 @@ from typing import Protocol
 from extproc.core.admission import wire
 from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
+from extproc.core.catalog import Catalog
 from extproc.core.decide import Decision, decide, moved, weigh
 from extproc.core.dialects import Limits
 from extproc.core.duplex import Shelf
@@ -21,6 +22,8 @@ from extproc.core.outcome import Ended
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.router import Router
+from extproc.core.routes import Route
 from extproc.core.subset import Subset
 from extproc.core.usage.allowance import Allowance
 
@@ -31,6 +34,8 @@ class Rules:
 
     unreadable_passes: bool = True
     unknown_model_passes: bool = False
+    #: Whether `GET /v1/models` is answered here.
+    lists_models: bool = False
     fallbacks: int = 2
     body: int = 32 * 2**20
     expanded_body: int = 64 * 2**20
@@ -60,16 +65,22 @@ class Watched(Protocol):
 
 
 class Steering:
-    """Finds the pool of a request and decides in it.
+    """Decides in the pools, by the gateway's rules.
 
     Args:
         pools: at least one; the first also takes what names no model.
         rng: where random ties come from.
+        routes: what each pool takes; None for pools that list models alone.
     """
 
-    def __init__(self, pools: list[Pool], rules: Rules, rng: Rng) -> None:
+    def __init__(
+        self, pools: list[Pool], rules: Rules, rng: Rng, routes: Sequence[Route] | None = None
+    ) -> None:
         self.pools = pools
         self.rules = rules
+        self.router = Router(pools, routes, rules.unknown_model_passes, rng)
+        #: What `GET /v1/models` answers, where it is answered here.
+        self.catalog = Catalog(pools, self.router, rules.limits.aliases)
         self.ledger = Ledger()
         #: Requests that wait for a replica.
         self.holding = Holding(pools, self.ledger)
@@ -89,19 +100,10 @@ class Steering:
         #: Bodies that only this gateway has.
         self.shelf = Shelf(rules.bodies)
         self._keys = count(1)
-        self._by_model = {model: pool for pool in pools for model in pool.models}
-        self._any_model = next((pool for pool in pools if not pool.models), None)
 
     def new_key(self) -> int:
         """A number no other exchange of this process has."""
         return next(self._keys)
-
-    def pool_for(self, model: str) -> Pool | None:
-        """The pool that answers for a model; None when none declares it and the rules say to refuse."""
-        pool = self._by_model.get(model) or self._any_model
-        if pool is None and (not model or self.rules.unknown_model_passes):
-            return self.pools[0]
-        return pool
 
     def named(self, name: str) -> Pool:
         """The pool of this name. Raises StopIteration for none."""

@@ -40,18 +40,24 @@ def _picked(settings: GatewaySettings, pool: PoolSettings) -> Tree:
 
 
 def _by_model(settings: GatewaySettings, header: str) -> list[Tree]:
-    """As the gateway would: the pool that declares the model, else the first that declares none."""
+    """As near to what the gateway would do as Envoy can: the pool that lists the model, else one that lists none.
+
+    Of several the one with the most weight, and of these the first: Envoy knows no lengths and no conversations.
+    """
+    by_weight = sorted(settings.pools, key=lambda pool: -pool.weight)
+    owners: dict[str, PoolSettings] = {}
+    for pool in by_weight:
+        for model in pool.models:
+            owners.setdefault(model, pool)
+    names = {**{alias: owners.get(model) for alias, model in settings.aliases.items()}, **owners}
     exact = [
         _route(settings, pool, _is(header, model))
         for pool in settings.pools
-        for model in sorted(set(pool.models))
+        for model in sorted(names)
+        if names[model] is pool
     ]
-    rest = [
-        _route(settings, pool, {"name": header, "present_match": True})
-        for pool in settings.pools
-        if not pool.models
-    ]
-    return [*exact, *rest[:1]]
+    rest = [pool for pool in by_weight if not pool.models][:1]
+    return [*exact, *(_route(settings, pool, {"name": header, "present_match": True}) for pool in rest)]
 
 
 def _route(settings: GatewaySettings, pool: PoolSettings, header: Tree | None = None) -> Tree:

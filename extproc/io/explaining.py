@@ -19,7 +19,7 @@ from extproc.core.exchange import (
     UNREADABLE,
 )
 from extproc.core.parts import parts_of
-from extproc.core.prompt import Prompt
+from extproc.core.prompt import Prompt, opaque
 from extproc.core.steering import Steering
 from extproc.errors import Unreadable
 from extproc.io.records import request_of, rows_of, shadow_of, state_of
@@ -43,8 +43,10 @@ def explain(steering: Steering, body: bytes, path: str, now: float) -> dict[str,
         outcome, why = UNREADABLE, error.reason
         if not (steering.rules.unreadable_passes or why == "no_dialect"):
             return _refused(BAD_REQUEST, why)
-        prompt = Prompt(dialect="opaque", kind="generate", size=len(body))
-    pool = steering.pool_for(prompt.model if prompt else "")
+        prompt = opaque(body, error)
+    pool = steering.router.pool_of(prompt)
+    if pool is None and outcome == UNREADABLE:
+        pool = steering.pools[0]  # as an exchange does
     if pool is None:
         return _refused(UNKNOWN_MODEL, "")
     rng = random.Random(0)  # noqa: S311 - breaks ties; the same question gets the same answer

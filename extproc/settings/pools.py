@@ -1,15 +1,18 @@
 """Settings of a pool: its replicas, how they are watched, and how one is chosen."""
 
+from math import inf
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from extproc.addresses import parse_address
+from extproc.core.routes import KINDS, Route
 from extproc.engines import Generic, made_of
 from extproc.quantities import Address, Duration, Number, Whole, show_duration
 from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
 from extproc.settings.late import LateBinding, LateBindingSettings
+from extproc.settings.matching import ShapeSettings
 
 
 class ReplicaSettings(Settings):
@@ -210,6 +213,22 @@ class PoolSettings(Settings):
     models: list[str] = Field(
         default_factory=list, description="models the pool answers for; empty for every model"
     )
+    kinds: list[Literal["generate", "embed", "rerank"]] = Field(
+        default_factory=list, description="kinds of requests it takes; empty for every kind"
+    )
+    prompt_tokens: ShapeSettings = Field(default_factory=ShapeSettings)
+    version: str = Field(
+        default="",
+        pattern=r"^(|[A-Za-z0-9][A-Za-z0-9._-]{0,62})$",
+        json_schema_extra=form("letters, digits, ., _ and -, at most 63 of them"),
+        description="what it serves of its models, where other pools serve other versions of the same",
+    )
+    weight: Number = Field(
+        default=100.0,
+        ge=0,
+        le=100,
+        description="its version's share of the conversations, against the weights of the others",
+    )
     engine: Literal["auto", "vllm", "sglang", "tgi", "trtllm", "triton", "llamacpp", "generic"] = Field(
         default="auto", description="whose metric names are read"
     )
@@ -245,6 +264,19 @@ class PoolSettings(Settings):
     def reader(self) -> str | Generic:
         """Who reads the metrics: the name of an engine, `auto`, or the one made of `names`."""
         return made_of(self.names) if self.engine == "generic" else self.engine
+
+    @property
+    def route(self) -> Route:
+        """What it takes."""
+        return Route(
+            pool=self.name,
+            models=frozenset(self.models),
+            kinds=frozenset(self.kinds or KINDS),
+            least=self.prompt_tokens.least,
+            below=self.prompt_tokens.below or inf,
+            version=self.version,
+            weight=self.weight,
+        )
 
     @property
     def costs(self) -> dict[str, float]:

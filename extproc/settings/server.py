@@ -70,6 +70,13 @@ class RequestSettings(Settings):
     unknown_model: Literal["pass", "reject"] = Field(
         default="reject", description="a model no pool declares: answered with 404, or sent to the first pool"
     )
+    models: Literal["auto", "answer", "pass"] = Field(
+        default="auto",
+        description=(
+            "GET /v1/models: answered by the gateway for all pools, sent to the first pool, or answered where there "
+            "are several pools or aliases"
+        ),
+    )
     replica_header: str = Field(
         default="x-kvsteer-replica",
         pattern=r"^(|x-[a-z0-9][a-z0-9-]{0,60})$",

@@ -5,6 +5,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from extproc.addresses import HostPort, parse_address
+from extproc.core.routes import faults
 from extproc.quantities import Whole
 from extproc.settings.admission import AdmissionSettings
 from extproc.settings.base import Settings, form
@@ -46,6 +47,10 @@ class GatewaySettings(Settings):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     requests: RequestSettings = Field(default_factory=RequestSettings)
     pools: list[PoolSettings] = Field(min_length=1, description="who can answer what")
+    aliases: dict[str, str] = Field(
+        default_factory=dict,
+        description="other names of models -> the model, which requests then name when they go on",
+    )
     feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     envoy: EnvoySettings = Field(default_factory=EnvoySettings)
@@ -58,7 +63,8 @@ class GatewaySettings(Settings):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two are named {name!r}; rename one")
-        _check_models(pools)
+        if wrong := faults([pool.route for pool in pools]):
+            raise ValueError(wrong[0])
         return pools
 
     @model_validator(mode="after")
@@ -81,6 +87,28 @@ class GatewaySettings(Settings):
             if _collide(parse_address(one), parse_address(other)):
                 raise ValueError(
                     f"{other_name} is {other}, where {name} listens already; give it a port of its own"
+                )
+        return self
+
+    @property
+    def lists_models(self) -> bool:
+        """Whether `GET /v1/models` is answered by the gateway."""
+        several = len(self.pools) > 1 or bool(self.aliases)
+        return self.requests.models == "answer" or (self.requests.models == "auto" and several)
+
+    @model_validator(mode="after")
+    def _aliases_end(self) -> Self:
+        listed = {model for pool in self.pools for model in pool.models}
+        for alias, model in self.aliases.items():
+            if alias in listed:
+                raise ValueError(
+                    f"aliases has {alias!r}, which a pool lists as a model; remove one of the two"
+                )
+            if model in self.aliases:
+                raise ValueError(f"aliases leads from {alias!r} to {model!r}, an alias too; write the model")
+            if model not in listed and all(pool.models for pool in self.pools):
+                raise ValueError(
+                    f"aliases leads from {alias!r} to {model!r}, which no pool lists; write one that is listed"
                 )
         return self
 
@@ -143,18 +171,3 @@ def _collide(one: HostPort, other: HostPort) -> bool:
     """Whether one process can't listen on both."""
     same_host = one.host == other.host or one.host in _ANY or other.host in _ANY
     return one.port == other.port != 0 and same_host
-
-
-def _check_models(pools: list[PoolSettings]) -> None:
-    owners: dict[str, str] = {}
-    everything = [pool.name for pool in pools if not pool.models]
-    if len(everything) > 1:
-        raise ValueError(
-            f"{everything[0]!r} and {everything[1]!r} both answer for every model; "
-            "list the models of one of them under models"
-        )
-    for pool in pools:
-        for model in pool.models:
-            if model in owners:
-                raise ValueError(f"{owners[model]!r} and {pool.name!r} both list {model!r}; remove one")
-            owners[model] = pool.name

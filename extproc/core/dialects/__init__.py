@@ -4,6 +4,7 @@ To add one: write its module with NAME, PATHS and `read`, add it to DIALECTS, te
 docs/dialects.md.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import orjson
@@ -20,7 +21,7 @@ from extproc.core.dialects import (
     tgi_generate,
     vllm_generate,
 )
-from extproc.core.dialects.base import MOST_NAME, Dialect, Limits
+from extproc.core.dialects.base import MOST_NAME, Body, Dialect, Limits
 from extproc.core.dialects.shared_path import SharedPath
 from extproc.core.prompt import Prompt
 from extproc.errors import Unreadable
@@ -110,9 +111,23 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
         raise Unreadable("too_deep" if deep else "not_json") from None
     if type(parsed) is not dict:
         raise Unreadable("wrong_shape")
+    asked = _resolved(parsed, limits.aliases) if limits.aliases else ""
     try:
-        return dialect.read(parsed, limits)
+        prompt = dialect.read(parsed, limits)
     except Unreadable as error:
         model = parsed.get("model")
         error.model = model if type(model) is str and len(model) <= MOST_NAME else ""
+        error.asked = asked
         raise
+    if asked:
+        prompt.asked = asked
+    return prompt
+
+
+def _resolved(parsed: Body, aliases: Mapping[str, str]) -> str:
+    """Put the model itself in place of an alias, so that both have the same chains; returns the alias, or ""."""
+    model = parsed.get("model")
+    if type(model) is not str or model not in aliases:
+        return ""
+    parsed["model"] = aliases[model]
+    return model

@@ -1,6 +1,7 @@
 """What every dialect is, and how the fields that all of them have are read."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -28,6 +29,10 @@ class Limits:
     max_parts: int = 20_000
     #: Most prompts in one batch, documents to rank included.
     max_members: int = 2_048
+    #: Other names of models -> the model that is meant.
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    #: Whether it is wanted where a conversation begins (`Prompt.root`).
+    roots: bool = False
 
 
 class Dialect(Protocol):

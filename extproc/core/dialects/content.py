@@ -44,7 +44,19 @@ def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> Non
     if type(messages) is not list or not messages:
         raise wrong_shape()
     writer.spend(len(messages))
+    if limits.roots and (first := _first_of_user(messages)):
+        writer.messages(messages[:first], ROLES, lambda message: _write_message(writer, message, limits))
+        writer.root = writer.length - 1
+        messages = messages[first:]
     writer.messages(messages, ROLES, lambda message: _write_message(writer, message, limits))
+
+
+def _first_of_user(messages: list[Any]) -> int:
+    """How many messages there are up to a user's first; 0 for none. What stands before is often everybody's."""
+    for number, message in enumerate(messages, 1):
+        if type(message) is dict and message.get("role") == "user":
+            return number
+    return 0
 
 
 def _write_message(writer: ChainWriter, message: Any, limits: Limits) -> None:

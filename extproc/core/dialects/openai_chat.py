@@ -40,4 +40,5 @@ def read(body: Body, limits: Limits) -> Prompt:
         stream=body.get("stream") is True,
         script=script_of_chat(body["messages"]),
         media=writer.pictures,
+        root=writer.root,
     )

@@ -58,12 +58,14 @@ def read(body: Body, limits: Limits) -> Prompt:
         stream=body.get("stream") is True,
         script=script_of_chat(body.get("input")),
         media=writer.pictures,
+        root=writer.root,
     )
 
 
 def _write_input(writer: ChainWriter, items: object, limits: Limits) -> None:
     if type(items) is str:
         writer.message(ROLES["user"], items)
+        writer.root = writer.length - 1
         return
     if type(items) is not list or not items:
         raise wrong_shape()
@@ -74,6 +76,8 @@ def _write_input(writer: ChainWriter, items: object, limits: Limits) -> None:
         writer.open()
         _write_item(writer, item, limits)
         writer.mark()
+        if limits.roots and not writer.root and item.get("role") == "user":
+            writer.root = writer.length - 1
 
 
 def _write_item(writer: ChainWriter, item: Body, limits: Limits) -> None:

@@ -1,0 +1,85 @@
+"""Which pool answers a request: the table of routes, the versions' weights, and what is done with unknown models."""
+
+from collections.abc import Mapping, Sequence
+
+from extproc.core.policies.base import Rng
+from extproc.core.pool import Pool
+from extproc.core.prompt import Prompt
+from extproc.core.routes import ANY, KINDS, Route, Table
+from extproc.core.versions import Weights, pick, root_of
+
+
+class Router:
+    """Finds pools.
+
+    Args:
+        pools: at least one; the first that takes a kind also takes what names no model.
+        routes: what each takes; None for pools that list models alone.
+        unknown_passes: whether models that nobody takes go there too.
+        rng: for requests of which no conversation is known.
+
+    Attributes:
+        weights: of the versions, by model (ANY for models that no pool lists); only models with several versions.
+    """
+
+    def __init__(
+        self, pools: Sequence[Pool], routes: Sequence[Route] | None, unknown_passes: bool, rng: Rng
+    ) -> None:
+        self.routes = routes or [Route(pool=pool.name, models=pool.models) for pool in pools]
+        self._pools = {pool.name: pool for pool in pools}
+        self._passes = unknown_passes
+        self._rng = rng
+        self._table = Table(self.routes)
+        self.weights: dict[str, Weights] = versions_of(self.routes)
+        # The usual case is one look into `_lone`: a model that one pool takes whole. None there: look closer.
+        self._lone = {model: self._pools.get(name or "") for model, name in self._table.lone.items()}
+        self._any = self._lone[ANY]
+        heirs = {self._table.nameless(kind).pool for kind in KINDS}
+        if self._any is None and len(heirs) == 1 and not self._table.takes_any:
+            self._lone[ANY] = self._pools[heirs.pop()]
+            self._any = self._lone[ANY] if unknown_passes else None
+        self._learners = {model: pool for pool in reversed(pools) for model in pool.models or (ANY,)}
+
+    def pool_of(self, prompt: Prompt | None) -> Pool | None:
+        """The pool of a request (None: nothing is known of it); None when none takes it and it is refused."""
+        pool = self._lone.get(ANY if prompt is None else prompt.model, self._any)
+        return pool if pool is not None else self._searched(prompt)
+
+    def _searched(self, prompt: Prompt | None) -> Pool | None:
+        model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
+        takers = self._table.find(model, kind, self._tokens(prompt))
+        if len(takers) > 1:
+            root = root_of(prompt)
+            if root is None:
+                root = int(self._rng.random() * 2**60)
+            known = model if self._table.knows(model) else ANY
+            return self._pools[pick(root, takers, self.weights.get(known, {})).pool]
+        if takers:
+            return self._pools[takers[0].pool]
+        return self._pools[self._table.nameless(kind).pool] if self._passes or not model else None
+
+    def _tokens(self, prompt: Prompt | None) -> float:
+        """Prompt tokens, by what the first pool that takes the model has learned of it."""
+        if prompt is None:
+            return 0
+        learner = self._learners.get(prompt.model) or self._learners.get(ANY)
+        return prompt.size * learner.tokens_per_byte(prompt) if learner is not None else 0
+
+
+def versions_of(routes: Sequence[Route]) -> dict[str, Weights]:
+    """Weights of the versions as configured, by model, of models that have several."""
+    found: dict[str, dict[str, float]] = {}
+    for route in routes:
+        if route.version:
+            for model in route.models or (ANY,):
+                found.setdefault(model, {}).setdefault(route.version, route.weight)
+    return {model: weights for model, weights in found.items() if len(weights) > 1}
+
+
+def pools_of(routes: Sequence[Route], model: str) -> Mapping[str, list[str]]:
+    """Version -> the pools that serve it of a model."""
+    found: dict[str, list[str]] = {}
+    for route in routes:
+        if route.version and (model in route.models or (model == ANY and not route.models)):
+            found.setdefault(route.version, []).append(route.pool)
+    return found

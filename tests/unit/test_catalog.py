@@ -1,0 +1,94 @@
+"""`GET /v1/models` answered for all pools."""
+
+from typing import Any
+
+import orjson
+
+from extproc.core.dialects import Limits
+from extproc.core.exchange import ANSWERED, Exchange
+from extproc.core.pool import Pool
+from extproc.core.sample import Sample
+from extproc.core.steering import Rules, Steering
+from extproc.pb import ext_proc_pb2 as pb
+
+
+class Middle:
+    def random(self) -> float:
+        return 0.5
+
+
+def steering(*pools: Pool, aliases: dict[str, str] | None = None, lists: bool = True) -> Steering:
+    rules = Rules(lists_models=lists, limits=Limits(aliases=aliases or {}))
+    made = Steering(list(pools), rules, Middle())
+    made.catalog.since = 1_700_000_000
+    return made
+
+
+def get(path: str, method: str = "GET") -> bytes:
+    message = pb.ProcessingRequest()
+    for key, value in ((":path", path), (":method", method)):
+        message.request_headers.headers.headers.add(key=key, raw_value=value.encode())
+    message.request_headers.end_of_stream = True
+    return message.SerializeToString()
+
+
+def answer(made: Steering, path: str, method: str = "GET") -> tuple[str, Any]:
+    exchange = Exchange(made)
+    data = exchange.receive(get(path, method), 0.0).data
+    assert isinstance(data, bytes)
+    said = pb.ProcessingResponse.FromString(data)
+    if not said.HasField("immediate_response"):
+        return exchange.outcome, None
+    return exchange.outcome, orjson.loads(said.immediate_response.body)
+
+
+def entry(name: str, root: str | None = None, **more: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "kvsteer",
+        "root": root or name,
+        **more,
+    }
+
+
+def test_all_pools_models_and_aliases_are_listed_once() -> None:
+    made = steering(Pool("a", models=["llama", "phi"]), Pool("b", models=["bge"]), aliases={"gpt-4": "llama"})
+    outcome, body = answer(made, "/v1/models?limit=3")
+    assert outcome == ANSWERED
+    assert body == {
+        "object": "list",
+        "data": [entry("llama"), entry("phi"), entry("bge"), entry("gpt-4", "llama")],
+    }
+
+
+def test_one_model_is_told_by_its_name_with_slashes() -> None:
+    made = steering(Pool("a", models=["meta-llama/Llama-3"]))
+    assert answer(made, "/v1/models/meta-llama/Llama-3") == (ANSWERED, entry("meta-llama/Llama-3"))
+
+
+def test_what_engines_name_is_listed_where_requests_may_ask_for_it() -> None:
+    lists, takes_all = Pool("a", models=["llama"]), Pool("b")
+    for pool in (lists, takes_all):
+        pool.join("10.0.0.1:8000", 0.0)
+    lists.observe("10.0.0.1:8000", Sample(at=1.0, running=0.0, models=("inner-name",)))
+    takes_all.observe("10.0.0.1:8000", Sample(at=1.0, running=0.0, models=("qwen",), adapters=("sql",)))
+    body = answer(steering(lists, takes_all), "/v1/models")[1]
+    assert body["data"] == [entry("llama"), entry("qwen"), entry("sql", parent="qwen")]
+    # Without the pool that takes every model nobody could ask for what only the engine names.
+    assert answer(steering(lists), "/v1/models")[1]["data"] == [entry("llama")]
+
+
+def test_anything_else_goes_to_a_replica() -> None:
+    pool = Pool("a", models=["llama"])
+    pool.join("10.0.0.1:8000", 0.0)
+    made = steering(pool)
+    for path, method in (
+        ("/v1/models", "DELETE"),
+        ("/v1/modelsque", "GET"),
+        ("/health", "GET"),
+        ("/v1/models/none", "GET"),
+    ):
+        assert answer(made, path, method) == ("no_body", None)
+    assert answer(steering(pool, lists=False), "/v1/models") == ("no_body", None)
