@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.config import EnvoySettings, GatewaySettings, parse
-from extproc.envoyconfig import bootstrap, eds_document, eds_text, render, write_eds
+from extproc.envoyconfig import bootstrap, eds_document, eds_text, render, routes, write_eds
 from extproc.envoyconfig.names import seconds
 from extproc.envoyconfig.yamltext import to_yaml
 from extproc.errors import ConfigError
@@ -686,3 +686,25 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     with pytest.raises(OSError, match="No space"):
         write_eds(tmp_path, "a", "two")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.yaml": "one"}
+
+
+def test_a_model_of_several_versions_has_one_route_by_the_clients_header_that_of_most_weight() -> None:
+    settings = parse(
+        """
+pools:
+  - {name: old, models: [m], version: v1, weight: 5, replicas: ["10.0.0.1:1"]}
+  - {name: new, models: [m], version: v2, weight: 95, replicas: ["10.0.0.2:1"]}
+  - {name: rest, replicas: ["10.0.0.3:1"]}
+aliases: {gpt-4: m}
+envoy: {model_header: x-model}
+""",
+        "here",
+    )
+    found = routes.route_config(settings)["virtual_hosts"][0]["routes"]
+    by_model = [
+        (header["string_match"]["exact"], route["route"]["cluster"])
+        for route in found
+        for header in route["match"].get("headers", [])
+        if header["name"] == "x-model" and "string_match" in header
+    ]
+    assert by_model == [("gpt-4", "kvsteer_pool_new"), ("m", "kvsteer_pool_new")]
