@@ -160,11 +160,15 @@ class Stack:
             )
         self.port, self.envoy_admin = free_port(), free_port()
         path = self.folder / "envoy.yaml"
-        path.write_text(render(parse(yaml.safe_dump(self.configuration(0)), "stack")))
+        path.write_text(self.bootstrap())
         argv = [envoy, "-c", str(path), "--concurrency", str(self.settings.envoy_concurrency)]
         child = self._child("envoy", [*argv, "--log-level", "warning", "--use-dynamic-base-id"])
         child.wait_until(lambda: answers(self.port), _READY)
         child.wait_until(self._envoy_is_live, _READY)
+
+    def bootstrap(self) -> str:
+        """Envoy's configuration, as `kvsteer envoy-config` prints it for the first gateway's."""
+        return render(parse(yaml.safe_dump(self.configuration(0)), "stack"))
 
     def configuration(self, number: int) -> dict[str, Any]:
         """kvsteer.yaml of one gateway."""
