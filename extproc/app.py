@@ -404,7 +404,7 @@ class Gateway:
 
         return PoolFollower(
             pool,
-            build(settings.name, settings.replicas, settings.discovery, self.settings.redis),
+            build(settings, self.settings),
             grace=settings.discovery.grace,
             limit=settings.discovery.limit,
             on_members=on_members,

@@ -77,9 +77,10 @@ def _named_by_pool(pool: PoolSettings) -> Iterator[tuple[Loc, str, Callable[[str
     ]
     if pool.metrics.token.startswith("env:"):
         found.append((("metrics", "token"), pool.metrics.token, _is_in_environment))
-    if kube := pool.discovery.kubernetes:
-        found.append((("discovery", "kubernetes", "token_file"), kube.token_file, _is_token))
-        found.append((("discovery", "kubernetes", "ca_file"), kube.ca_file, _has_certificates))
+    for key in ("kubernetes", "inference_pool"):
+        if server := getattr(pool.discovery, key):
+            found.append((("discovery", key, "token_file"), server.token_file, _is_token))
+            found.append((("discovery", key, "ca_file"), server.ca_file, _has_certificates))
     if file := pool.discovery.file:
         endpoints = _Endpoints(file.cluster, pool.discovery.limit)
         found.append((("discovery", "file", "path"), file.path, endpoints.can_be_read))

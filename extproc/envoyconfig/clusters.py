@@ -45,6 +45,7 @@ def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
         "name": pool_cluster(which.name),
         **_membership(settings, which),
         "connect_timeout": seconds(settings.envoy.connect_timeout),
+        **(_over_h2c() if which.app_protocol == "h2c" else {}),
         "circuit_breakers": _circuit_breakers(settings.envoy),
         # Seen only by the fallback: a picked replica is used whatever Envoy thinks of it.
         "outlier_detection": {
@@ -119,9 +120,7 @@ def gateways(settings: GatewaySettings) -> Tree:
         "type": _discovery(found),
         "connect_timeout": "0.25s",
         "circuit_breakers": _circuit_breakers(settings.envoy),
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _http2()
-        },
+        **_over_h2c(),
         **security(settings),
         # Envoy's default keeps asking gateways when all are unhealthy; without it fail-open is immediate.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
@@ -158,9 +157,7 @@ def single_gateways(settings: GatewaySettings) -> list[Tree]:
             "name": name,
             "type": _discovery([place]),
             "connect_timeout": "0.25s",
-            "typed_extension_protocol_options": {
-                "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _http2()
-            },
+            **_over_h2c(),
             **security(settings),
             "load_assignment": {
                 "cluster_name": name,
@@ -172,11 +169,17 @@ def single_gateways(settings: GatewaySettings) -> list[Tree]:
     ]
 
 
-def _http2() -> Tree:
-    return typed(
+def _over_h2c() -> Tree:
+    """Of a cluster whose hosts speak HTTP/2 from the first byte."""
+    options = typed(
         "extensions.upstreams.http.v3.HttpProtocolOptions",
         explicit_http_config={"http2_protocol_options": {}},
     )
+    return {
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options
+        }
+    }
 
 
 def _health_check() -> Tree:

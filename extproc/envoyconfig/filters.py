@@ -58,7 +58,8 @@ def http_filters(settings: GatewaySettings) -> list[Tree]:
 
 
 def ext_proc(settings: GatewaySettings) -> Tree:
-    """The external processor. It fails open: no gateway means Envoy's own balancing, not an error.
+    """The external processor. Where it fails open, no gateway means Envoy's own balancing, and a gateway that dies
+    cuts no running response.
 
     A request that waits is asked to be waited for, message by message, which Envoy does within a bound alone.
     """
@@ -68,7 +69,7 @@ def ext_proc(settings: GatewaySettings) -> Tree:
     config = typed(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service=_grpc_service(),
-        failure_mode_allow=True,  # also keeps running responses whole when the gateway dies
+        failure_mode_allow=envoy.failure_mode == "open",
         message_timeout=seconds(envoy.message_timeout),
         processing_mode=_processing_mode(source, envoy.request_body_mode),
         forward_rules={"allowed_headers": {"patterns": forwarded}},

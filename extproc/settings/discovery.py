@@ -20,6 +20,15 @@ def _checked(check: Callable[[], object]) -> None:
         raise ValueError(str(error).partition(": ")[2]) from None
 
 
+def _named(name: str) -> str:
+    """A name of Kubernetes, or nothing. Raises ValueError when it is none."""
+    from extproc.io.discovery.selectors import check_name
+
+    if name:
+        _checked(lambda: check_name(name, "the name"))
+    return name
+
+
 class DnsDiscoverySettings(Settings):
     """Replicas behind a DNS name."""
 
@@ -56,18 +65,36 @@ class RedisDiscoverySettings(Settings):
     enabled: bool = Field(default=False, description="whether registrations are read")
 
 
-class KubernetesDiscoverySettings(Settings):
-    """Replicas of a Kubernetes cluster: a service's, or pods by label."""
+class ApiServerSettings(Settings):
+    """How the API server of a Kubernetes cluster is reached, and which addresses of pods count."""
 
-    service: str = Field(default="", description="name of the service")
-    selector: str = Field(default="", description="label selector of the pods, instead of a service")
     namespace: str = Field(default="", description="namespace; empty for the gateway's own")
-    port: str = Field(default="", description="name or number of the port; empty where there is only one")
     family: Family = Field(default="any", description="which addresses count")
     api: str = Field(default="", description="URL of the API server; empty for the pod's own")
     token_file: str = Field(default="", description="file of the bearer token; with api only")
     ca_file: str = Field(default="", description="file of the CA's certificates; with api only")
     deadline: Duration = Field(default=10.0, ge=0.5, le=60, description="longest wait for an answer")
+
+    @field_validator("namespace")
+    @classmethod
+    def _is_namespace(cls, name: str) -> str:
+        return _named(name)
+
+    @model_validator(mode="after")
+    def _one_server(self) -> Self:
+        if self.api and not self.namespace:
+            raise ValueError("has api but no namespace; set namespace")
+        if not self.api and (self.token_file or self.ca_file):
+            raise ValueError("has token_file or ca_file without api; set api, or remove them")
+        return self
+
+
+class KubernetesDiscoverySettings(ApiServerSettings):
+    """Replicas of a Kubernetes cluster: a service's, or pods by label."""
+
+    service: str = Field(default="", description="name of the service")
+    selector: str = Field(default="", description="label selector of the pods, instead of a service")
+    port: str = Field(default="", description="name or number of the port; empty where there is only one")
 
     @field_validator("selector")
     @classmethod
@@ -78,24 +105,30 @@ class KubernetesDiscoverySettings(Settings):
             _checked(lambda: check_selector(selector))
         return selector
 
-    @field_validator("service", "namespace")
+    @field_validator("service")
     @classmethod
-    def _is_name(cls, name: str) -> str:
-        from extproc.io.discovery.selectors import check_name
-
-        if name:
-            _checked(lambda: check_name(name, "the name"))
-        return name
+    def _is_service(cls, name: str) -> str:
+        return _named(name)
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if bool(self.service) == bool(self.selector):
             raise ValueError("needs either service or selector; give one of them")
-        if self.api and not self.namespace:
-            raise ValueError("has api but no namespace; set namespace")
-        if not self.api and (self.token_file or self.ca_file):
-            raise ValueError("has token_file or ca_file without api; set api, or remove them")
         return self
+
+
+class InferencePoolDiscoverySettings(ApiServerSettings):
+    """Replicas of an InferencePool (v1): the pods of its selector, each on every target port."""
+
+    name: str = Field(description="name of the InferencePool")
+
+    @field_validator("name")
+    @classmethod
+    def _is_pool(cls, name: str) -> str:
+        from extproc.io.discovery.selectors import check_subdomain
+
+        _checked(lambda: check_subdomain(name, "the name"))
+        return name
 
 
 class DiscoverySettings(Settings):
@@ -109,8 +142,12 @@ class DiscoverySettings(Settings):
     file: FileDiscoverySettings | None = Field(default=None, description="a file")
     redis: RedisDiscoverySettings = Field(default_factory=RedisDiscoverySettings)
     kubernetes: KubernetesDiscoverySettings | None = Field(default=None, description="a cluster")
+    inference_pool: InferencePoolDiscoverySettings | None = Field(
+        default=None, description="an InferencePool of a cluster"
+    )
 
     @property
     def any(self) -> bool:
         """Whether there is any source beside the list."""
-        return bool(self.dns or self.file or self.redis.enabled or self.kubernetes)
+        beside = self.dns, self.file, self.redis.enabled, self.kubernetes, self.inference_pool
+        return any(map(bool, beside))

@@ -84,6 +84,13 @@ class EnvoySettings(Settings):
     connect_timeout: Duration = Field(
         default=1.0, ge=0.05, le=60, description="longest wait for a replica's connection"
     )
+    failure_mode: Literal["open", "close"] = Field(
+        default="open",
+        description=(
+            "requests while no gateway answers: open has Envoy balance them itself; close answers them with an "
+            "error, and answers that are on their way then can be cut"
+        ),
+    )
     access_log: bool = Field(
         default=True,
         description="Envoy tells every gateway how requests ended, in batches: what breakers live on",

@@ -239,6 +239,10 @@ class PoolSettings(Settings):
     discovery: DiscoverySettings = Field(
         default_factory=DiscoverySettings, description="where replicas are found beside that list"
     )
+    app_protocol: Literal["http", "h2c"] = Field(
+        default="http",
+        description="what Envoy speaks with the engines: HTTP/1.1, or HTTP/2 without TLS; scrapes are HTTP/1.1",
+    )
     policy: Annotated[PolicySettings, BeforeValidator(_policy)] = Field(
         default_factory=PolicySettings, description="how a replica is chosen"
     )

@@ -6,7 +6,7 @@ import json
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from aiohttp import web
 
 from extproc.io.discovery import Failed, Found, KubernetesSource, pods, service_slices
 from extproc.io.discovery.kube_api import Access, KubeApi
+from extproc.io.discovery.kube_objects import Parsed
 from extproc.io.discovery.kubernetes import Resource
+from tests.integration.kube_server import Following
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "discovery"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/serving/endpointslices"
@@ -121,11 +123,11 @@ async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
         await runner.cleanup()
 
 
-class Heard:
-    """Follows a source for the length of a block and keeps what it said."""
+class Heard(Following):
+    """Follows a source of a scripted server for the length of a block."""
 
     def __init__(
-        self, server: Server, resource: Resource | None = None, limit: int = 100, **options: Any
+        self, server: Server, resource: Resource[Parsed] | None = None, limit: int = 100, **options: Any
     ) -> None:
         access = Access(
             url=options.pop("url", f"http://127.0.0.1:{server.port}"),
@@ -134,38 +136,8 @@ class Heard:
             ca_file=options.pop("ca_file", ""),
         )
         api = KubeApi(access, **{"deadline": 2.0, "quiet": 30.0, **options})
-        self.source = KubernetesSource(api, resource or pods("app=engine", "serving", "8000"), limit=limit)
-        self.said: list[Found | Failed] = []
-
-    async def __aenter__(self) -> "Heard":
-        self.task = asyncio.create_task(self._follow())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def _follow(self) -> None:
-        async with aclosing(self.source.watch()) as answers:
-            async for answer in answers:
-                self.said.append(answer)
-
-    @property
-    def found(self) -> dict[str, bool]:
-        """Address -> terminating, of the last set."""
-        sets = [said for said in self.said if isinstance(said, Found)]
-        return {e.address: e.terminating for e in sets[-1].endpoints} if sets else {}
-
-    @property
-    def reasons(self) -> list[str]:
-        return [said.reason for said in self.said if isinstance(said, Failed)]
-
-    async def until(self, happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(15):
-            while not happened():
-                if self.task.done():
-                    self.task.result()
-                await asyncio.sleep(0.005)
+        wanted = resource or pods("app=engine", "serving", "8000")
+        super().__init__(KubernetesSource(api, wanted, limit=limit))
 
 
 # -- list and watch ------------------------------------------------------------------------------------------

@@ -3,19 +3,13 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import yaml
 
 from extproc.demo.stack import Stack, StackSettings
-from extproc.envoyconfig import render
-from extproc.envoyconfig.yamltext import to_yaml
 from tests.integration.conftest import until
 from tests.integration.h2c_witness import h2c_witnesses
 from tests.integration.witness import http2
-
-_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 class H2cStack(Stack):
@@ -23,16 +17,6 @@ class H2cStack(Stack):
 
     def start_engines(self) -> None:
         """They do."""
-
-
-def speaks_h2c(settings: Any) -> str:
-    tree = yaml.safe_load(render(settings))
-    explicit: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
-    kind = f"type.googleapis.com/{_OPTIONS}"
-    tree["static_resources"]["clusters"][0]["typed_extension_protocol_options"] = {
-        _OPTIONS: {"@type": kind, **explicit}
-    }
-    return to_yaml(tree)
 
 
 @pytest.fixture(scope="module", params=["buffered", "full_duplex"])
@@ -43,11 +27,10 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
             redis_url="",
             envoy={"request_body_mode": request.param, "retries": 0},
             gateway=gateway,
-            pool={"metrics": {"enabled": False}},
+            pool={"metrics": {"enabled": False}, "app_protocol": "h2c"},
         )
     )
-    with h2c_witnesses(2) as addresses, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extproc.demo.stack.render", speaks_h2c)
+    with h2c_witnesses(2) as addresses:
         made.replicas = addresses
         try:
             made.start()

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from extproc.core.membership import Endpoint
 from extproc.errors import ConfigError
+from extproc.io.discovery.inference_pool import PoolSpec, read_pool
 from extproc.io.discovery.kube_api import Access, KubeApi, in_cluster
-from extproc.io.discovery.kube_objects import Parsed, one_family, pod_parser, slice_parser
+from extproc.io.discovery.kube_objects import Parsed, member_parser, one_family, pod_parser, slice_parser
 from extproc.io.discovery.kubernetes import pods, service_slices
+from extproc.io.discovery.selectors import check_subdomain
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "discovery"
 SLICE = json.loads((FIXTURES / "slice.json").read_text())
+INFERENCE_POOL = json.loads((FIXTURES / "inference_pool.json").read_text())
 POD = json.loads((FIXTURES / "pod.json").read_text())
 
 
@@ -143,8 +146,42 @@ def test_an_object_with_a_part_missing_or_null_is_read_or_left_out(
                 del place[key]
             break
         place = place[key][0] if isinstance(place[key], list) and place[key] else place[key]
-    for parse in (slice_parser("http", "any"), pod_parser("http", "any")):
+    parsers = slice_parser("http", "any"), pod_parser("http", "any"), member_parser([8000, 8001], "any")
+    for parse in parsers:
         assert isinstance(parse(made), Parsed)
+
+
+def test_an_inference_pool_is_read_with_what_the_api_takes_for_granted() -> None:
+    thing = changed(
+        INFERENCE_POOL, spec__selector={"matchLabels": {"tier": "gold", "app": "engine", "x": ""}}
+    )
+    del thing["spec"]["endpointPickerRef"]["failureMode"]
+    assert read_pool(thing) == PoolSpec(
+        selector="app=engine,tier=gold,x=",
+        ports=(8000,),
+        protocol="http",
+        failure_mode="close",
+        picker="kvsteer",
+    )
+    del thing["spec"]["endpointPickerRef"]
+    assert read_pool(thing).picker == ""
+    open_ = changed(INFERENCE_POOL, spec__endpointPickerRef__failureMode="FailOpen")
+    assert read_pool(open_).failure_mode == "open"
+
+
+def test_a_pod_of_an_inference_pool_is_one_engine_by_its_ipv4_address_on_each_port() -> None:
+    parsed = member_parser([8000, 8001], "any")(POD)
+    assert addresses(parsed) == ["10.1.0.1:8000", "10.1.0.1:8001"]
+    assert addresses(member_parser([8000], "ipv6")(POD)) == ["[fd00:1::1]:8000"]
+    none = changed(POD, metadata__annotations={"llm-d.ai/active-ports": "9"})
+    assert member_parser([8000], "any")(none) == Parsed()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "A", "a..b", "x" * 254])
+def test_the_name_of_an_inference_pool_is_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match="the InferencePool"):
+        check_subdomain(name, "the InferencePool")
+    assert check_subdomain("llama-3.1", "") == "llama-3.1"
 
 
 # -- what is refused when the configuration is read ----------------------------------------------------------
@@ -153,7 +190,7 @@ def test_an_object_with_a_part_missing_or_null_is_read_or_left_out(
 def test_paths_and_selectors_are_those_of_the_api() -> None:
     slices = service_slices("engines", "serving", "http")
     assert slices.path == "/apis/discovery.k8s.io/v1/namespaces/serving/endpointslices"
-    assert slices.selector == "kubernetes.io/service-name=engines"
+    assert slices.query == {"labelSelector": "kubernetes.io/service-name=engines"}
     assert pods("app=engine", "serving").path == "/api/v1/namespaces/serving/pods"
 
 

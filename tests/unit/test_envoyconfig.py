@@ -121,6 +121,24 @@ def test_the_gateway_may_change_its_own_headers_only(header: str, *, allowed: bo
 # ---- failing open ----
 
 
+def test_a_dead_gateway_is_an_error_where_the_settings_ask_for_it() -> None:
+    assert ext_proc(settings(envoy={"failure_mode": "close"}))["failure_mode_allow"] is False
+
+
+def test_engines_are_spoken_with_as_their_pool_says() -> None:
+    text = """
+pools:
+  - {name: a, models: [llama], replicas: ["10.0.0.1:8000"], app_protocol: h2c}
+  - {name: b, replicas: ["10.0.0.2:8000"]}
+"""
+    kind = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    over_h2c, over_http = (clusters(settings(text))[f"pool_{name}"] for name in "ab")
+    assert over_h2c["typed_extension_protocol_options"][kind]["explicit_http_config"] == {
+        "http2_protocol_options": {}
+    }
+    assert "typed_extension_protocol_options" not in over_http
+
+
 def test_a_dead_or_slow_gateway_is_passed_by() -> None:
     config = ext_proc(settings(envoy={"message_timeout": "300ms"}))
     assert config["failure_mode_allow"] is True

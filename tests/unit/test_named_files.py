@@ -27,6 +27,10 @@ def kubernetes(line: str) -> str:
     )
 
 
+def inference_pool(line: str) -> str:
+    return kubernetes(line).replace("kubernetes:", "inference_pool:").replace("service: vllm", "name: vllm")
+
+
 def file(name: str = "endpoints.yaml") -> str:
     return f"envoy: {{eds_dir: FOLDER}}\npools:\n  - discovery:\n      file: {{path: FOLDER/{name}}}\n"
 
@@ -35,6 +39,7 @@ ADMIN = 'admin: {report_token_file: FOLDER/token}\npools: [{replicas: ["10.0.0.1
 TOKENS = [
     (metrics("token_file: FOLDER/token"), 4, "pools[0].metrics.token_file"),
     (kubernetes("token_file: FOLDER/token"), 8, "pools[0].discovery.kubernetes.token_file"),
+    (inference_pool("token_file: FOLDER/token"), 8, "pools[0].discovery.inference_pool.token_file"),
     (ADMIN, 1, "admin.report_token_file"),
 ]
 CERTIFICATES = [

@@ -1,10 +1,12 @@
 """The sources of a pool, as its settings say."""
 
-from extproc.config import RedisSettings, ReplicaSettings
+from extproc.config import GatewaySettings, PoolSettings
 from extproc.core.membership import Endpoint
 from extproc.io.discovery import (
     DnsSource,
+    EnvoySays,
     FileSource,
+    InferencePoolSource,
     KubernetesSource,
     RedisSource,
     Source,
@@ -14,24 +16,30 @@ from extproc.io.discovery import (
     service_slices,
 )  # fmt: skip
 from extproc.io.discovery.kube_api import Access, KubeApi
-from extproc.settings.discovery import DiscoverySettings, DnsDiscoverySettings, KubernetesDiscoverySettings
+from extproc.settings.discovery import (
+    ApiServerSettings,
+    DnsDiscoverySettings,
+    InferencePoolDiscoverySettings,
+    KubernetesDiscoverySettings,
+)
 
 
-def build(
-    pool: str, replicas: list[ReplicaSettings], settings: DiscoverySettings, redis: RedisSettings
-) -> list[Source]:
-    """Every source the settings name. Raises ConfigError."""
-    sources: list[Source] = []
-    if replicas:
-        sources.append(StaticSource([Endpoint(address=r.address, metrics=r.metrics) for r in replicas]))
-    if settings.dns:
-        sources.append(_dns(settings.dns, settings.limit))
-    if settings.file:
-        sources.append(FileSource(settings.file.path, cluster=settings.file.cluster, limit=settings.limit))
-    if settings.redis.enabled:
-        sources.append(RedisSource(redis, pool, limit=settings.limit))
-    if settings.kubernetes:
-        sources.append(_kubernetes(settings.kubernetes, settings.limit))
+def build(pool: PoolSettings, settings: GatewaySettings) -> list[Source]:
+    """Every source the pool's settings name. Raises ConfigError."""
+    found, sources = pool.discovery, list[Source]()
+    if pool.replicas:
+        sources.append(StaticSource([Endpoint(address=r.address, metrics=r.metrics) for r in pool.replicas]))
+    if found.dns:
+        sources.append(_dns(found.dns, found.limit))
+    if found.file:
+        sources.append(FileSource(found.file.path, cluster=found.file.cluster, limit=found.limit))
+    if found.redis.enabled:
+        sources.append(RedisSource(settings.redis, pool.name, limit=found.limit))
+    if found.kubernetes:
+        sources.append(_kubernetes(found.kubernetes, found.limit))
+    if found.inference_pool:
+        told = EnvoySays(protocol=pool.app_protocol, failure_mode=settings.envoy.failure_mode)
+        sources.append(_inference_pool(found.inference_pool, found.limit, told))
     return sources
 
 
@@ -43,14 +51,25 @@ def _dns(dns: DnsDiscoverySettings, limit: int) -> DnsSource:
 
 
 def _kubernetes(kube: KubernetesDiscoverySettings, limit: int) -> KubernetesSource:
-    if kube.api:
-        access = Access(
-            url=kube.api, namespace=kube.namespace, token_file=kube.token_file, ca_file=kube.ca_file
-        )
-    else:
-        access = in_cluster(kube.namespace)
+    access = _access(kube)
     if kube.service:
         resource = service_slices(kube.service, access.namespace, kube.port, kube.family)
     else:
         resource = pods(kube.selector, access.namespace, kube.port, kube.family)
     return KubernetesSource(KubeApi(access, deadline=kube.deadline), resource, limit=limit)
+
+
+def _inference_pool(
+    pool: InferencePoolDiscoverySettings, limit: int, envoy: EnvoySays
+) -> InferencePoolSource:
+    access = _access(pool)
+    api = KubeApi(access, deadline=pool.deadline)
+    return InferencePoolSource(api, pool.name, access.namespace, family=pool.family, limit=limit, envoy=envoy)
+
+
+def _access(server: ApiServerSettings) -> Access:
+    if not server.api:
+        return in_cluster(server.namespace)
+    return Access(
+        url=server.api, namespace=server.namespace, token_file=server.token_file, ca_file=server.ca_file
+    )

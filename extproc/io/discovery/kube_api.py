@@ -131,14 +131,18 @@ class KubeApi:
             await self._session.close()
             self._session = None
 
-    async def pages(self, path: str, selector: str) -> AsyncGenerator[tuple[list[Any], str], None]:
+    async def pages(self, path: str, which: Mapping[str, str]) -> AsyncGenerator[tuple[list[Any], str], None]:
         """A list in pages: objects, and the resource version to watch from (the same in each page).
+
+        Args:
+            path: of the resource.
+            which: `labelSelector` or `fieldSelector`.
 
         Raises:
             SourceFailed: it can't be had.
             Expired: it changed too much while it was read.
         """
-        query = {"labelSelector": selector, "limit": str(_PAGE)}
+        query = {**which, "limit": str(_PAGE)}
         while True:
             page = await self._page(path, query)
             try:
@@ -151,7 +155,9 @@ class KubeApi:
                 return
             query["continue"] = str(more)
 
-    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[list[Event], None]:
+    async def watch(
+        self, path: str, which: Mapping[str, str], version: str
+    ) -> AsyncGenerator[list[Event], None]:
         """What happens after a resource version, as it comes; an empty batch first, once the server agreed.
 
         Ends when the server ends it, which it does every few minutes.
@@ -161,7 +167,7 @@ class KubeApi:
             Expired: the version is too old.
         """
         query = {
-            "labelSelector": selector,
+            **which,
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",

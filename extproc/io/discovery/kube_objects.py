@@ -10,7 +10,7 @@ What counts, by the API's own rules (discovery.k8s.io/v1, core/v1):
 A pod with addresses of both families is one engine: it is taken once, by its IPv4 address unless `family` says so.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,8 @@ from extproc.core.membership import Endpoint
 from extproc.io.discovery.file_forms import MAX_LABEL, MAX_LABELS
 
 Family = Literal["any", "ipv4", "ipv6"]
+#: Annotations of a pod that name the ports it serves, with commas between; the first that is there counts.
+ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 _FAMILIES = {"any": ("IPv4", "IPv6"), "ipv4": ("IPv4",), "ipv6": ("IPv6",)}
 
 
@@ -51,15 +53,44 @@ def slice_parser(port: str, family: Family) -> Parser:
 def pod_parser(port: str, family: Family) -> Parser:
     """Reads pods; `port` is the name or number of a container's port, or empty where there is only one."""
 
+    def numbers(pod: Mapping[str, Any]) -> tuple[int, ...] | None:
+        number = _pod_port(pod, port)
+        return None if number is None else (number,)
+
+    return _pod_parser(numbers, family)
+
+
+def member_parser(ports: Sequence[int], family: Family) -> Parser:
+    """Reads pods of an InferencePool: an endpoint for each of its target ports (1 to 8).
+
+    A pod may say by an annotation which of the ports it serves, as engines with data parallelism do; the names are
+    those that the Gateway API Inference Extension's endpoint pickers read.
+    """
+
+    def numbers(pod: Mapping[str, Any]) -> tuple[int, ...]:
+        notes = (pod.get("metadata") or {}).get("annotations") or {}
+        told = next((notes[name] for name in ACTIVE_PORTS if name in notes), None)
+        if told is None:
+            return tuple(ports)
+        active = {text.strip() for text in str(told).split(",")}
+        return tuple(port for port in ports if str(port) in active)
+
+    return _pod_parser(numbers, family)
+
+
+def _pod_parser(ports: Callable[[Mapping[str, Any]], tuple[int, ...] | None], family: Family) -> Parser:
+    """Reads pods; `ports` says on which a pod serves, None if it has not the wanted one."""
+
     def parse(thing: Mapping[str, Any]) -> Parsed:
         ip = _pod_ip(thing.get("status") or {}, family)
         terminating = bool((thing.get("metadata") or {}).get("deletionTimestamp"))
         if ip is None or not (_runs(thing) and (terminating or _is_ready(thing))):
             return Parsed()
-        number = _pod_port(thing, port)
-        if number is None:
+        numbers = ports(thing)
+        if numbers is None:
             return Parsed(portless=True)
-        return Parsed(tuple(_endpoint(ip, number, terminating, _pod_labels(thing))))
+        labels = _pod_labels(thing)
+        return Parsed(tuple(e for number in numbers for e in _endpoint(ip, number, terminating, labels)))
 
     return parse
 

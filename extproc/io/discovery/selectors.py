@@ -29,6 +29,7 @@ _REQUIREMENT = re.compile(
 #: Longest selector; far above any real one, and URLs have a limit too.
 _LONGEST = 4096
 _DNS_LABEL = re.compile(_LABEL)
+_DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
 
 def check_selector(selector: str) -> str:
@@ -62,6 +63,20 @@ def check_name(name: str, what: str) -> str:
     if not _DNS_LABEL.fullmatch(name):
         raise ConfigError(
             f"discovery.kubernetes: {what} {name!r} is no name; it has small letters, digits and -, at most 63"
+        )
+    return name
+
+
+def check_subdomain(name: str, what: str) -> str:
+    """The name of an object that may have dots, as it is (a DNS subdomain).
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if len(name) > 253 or not _DNS_SUBDOMAIN.fullmatch(name):
+        raise ConfigError(
+            f"discovery.inference_pool: {what} {name[:260]!r} is no name; it has small letters, digits, - and dots, "
+            "at most 253"
         )
     return name
 
