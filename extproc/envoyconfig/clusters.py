@@ -14,6 +14,7 @@ from extproc.envoyconfig.names import (
     typed,
 )
 from extproc.envoyconfig.reach import Place, places, security
+from extproc.errors import ConfigError
 
 _FALLBACKS = {
     "least_request": "least_request.v3.LeastRequest",
@@ -39,7 +40,7 @@ def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
     """The cluster of one pool: steered by metadata alone, balanced by Envoy while no gateway answers.
 
     Raises:
-        ConfigError: a replica is given by host name.
+        ConfigError: a replica is given by host name, or Envoy can't learn of those that are discovered.
     """
     return {
         "name": pool_cluster(which.name),
@@ -65,6 +66,10 @@ def _membership(settings: GatewaySettings, which: PoolSettings) -> Tree:
     addresses = [replica.address for replica in which.replicas]
     assignment = eds.load_assignment(which.name, addresses)
     if not settings.envoy.eds_dir:
+        if which.discovery.any:
+            raise ConfigError(
+                f"pool {which.name}: Envoy never hears of what discovery finds; set envoy.eds_dir"
+            )
         return {"type": "STATIC", "load_assignment": assignment}
     source = {
         "path": str(eds.eds_path(settings.envoy.eds_dir, which.name)),

@@ -12,6 +12,10 @@ from extproc.envoyconfig.names import DESTINATION, POOL_HEADER, Tree, pool_clust
 PICKED: Tree = {"name": DESTINATION, "present_match": True}
 
 
+#: What a pool's engines speak -> the field of HttpProtocolOptions' explicit configuration.
+_PROTOCOLS = {"http": "http_protocol_options", "h2c": "http2_protocol_options"}
+
+
 def cluster_name(pool: str) -> str:
     """Name of the cluster for requests that the gateway placed."""
     return f"{pool_cluster(pool)}_picked"
@@ -37,7 +41,7 @@ def cluster(settings: GatewaySettings, pool: PoolSettings) -> Tree:
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
                 "extensions.upstreams.http.v3.HttpProtocolOptions",
-                explicit_http_config={"http_protocol_options": {}},
+                explicit_http_config={_PROTOCOLS[pool.app_protocol]: {}},
                 http_filters=[_bound(_networks(settings, pool)), _codec()],
             )
         },

@@ -147,7 +147,11 @@ class DiscoverySettings(Settings):
     )
 
     @property
+    def beside_envoy(self) -> bool:
+        """Whether there is a source that no mesh follows by itself, as it does pods."""
+        return bool(self.dns or self.file or self.redis.enabled)
+
+    @property
     def any(self) -> bool:
         """Whether there is any source beside the list."""
-        beside = self.dns, self.file, self.redis.enabled, self.kubernetes, self.inference_pool
-        return any(map(bool, beside))
+        return self.beside_envoy or bool(self.kubernetes or self.inference_pool)

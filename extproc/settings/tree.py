@@ -153,7 +153,7 @@ class GatewaySettings(Settings):
     @model_validator(mode="after")
     def _discovery_has_what_it_needs(self) -> Self:
         for number, pool in enumerate(self.pools):
-            if pool.discovery.any and not self.envoy.eds_dir:
+            if pool.discovery.beside_envoy and not self.envoy.eds_dir:
                 raise ValueError(
                     f"pools[{number}].discovery needs envoy.eds_dir, or Envoy never hears of what is found; set it"
                 )

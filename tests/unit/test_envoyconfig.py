@@ -132,11 +132,21 @@ pools:
   - {name: b, replicas: ["10.0.0.2:8000"]}
 """
     kind = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-    over_h2c, over_http = (clusters(settings(text))[f"pool_{name}"] for name in "ab")
+    over_h2c, over_http = (clusters(settings(text))[f"kvsteer_pool_{name}"] for name in "ab")
     assert over_h2c["typed_extension_protocol_options"][kind]["explicit_http_config"] == {
         "http2_protocol_options": {}
     }
     assert "typed_extension_protocol_options" not in over_http
+    picked = clusters(by_address(text))["kvsteer_pool_a_picked"]["typed_extension_protocol_options"][kind]
+    assert picked["explicit_http_config"] == {"http2_protocol_options": {}}
+
+
+@pytest.mark.parametrize("source", ["kubernetes: {service: vllm}", "inference_pool: {name: vllm}"])
+def test_what_a_mesh_finds_by_itself_needs_an_eds_folder_only_for_an_envoy_of_our_own(source: str) -> None:
+    found = settings(f"pools: [{{discovery: {{{source}}}}}]\n")
+    with pytest.raises(ConfigError, match=r"pool default: .* set envoy\.eds_dir"):
+        bootstrap(found)
+    assert clusters(found.model_copy(update={"envoy": EnvoySettings(eds_dir="/eds")}))
 
 
 def test_a_dead_or_slow_gateway_is_passed_by() -> None:
@@ -516,6 +526,7 @@ CHANGED: dict[str, Any] = {
     "gateways": ["10.0.0.9:50051", "gateway-2:50051"],
     "eds_dir": "/etc/envoy/eds",
     "fallback": "random",
+    "failure_mode": "close",
     "model_header": "x-model",
     "steering": "original_dst",
     "reachable": ["10.0.0.0/8:8000"],
