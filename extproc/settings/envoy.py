@@ -72,7 +72,8 @@ class EnvoySettings(Settings):
         default="buffered",
         description=(
             "how request bodies come to the gateway: buffered leaves them with Envoy, full_duplex sends them through "
-            "the gateway and needs `retries: 0`, since Envoy 1.40 else sends bodies that end by trailers twice"
+            "the gateway and needs `retries: 0` and no `timeouts.first_byte` or `silence`, since Envoy 1.40 else "
+            "sends bodies that end by trailers twice"
         ),
     )
     message_timeout: Duration = Field(

@@ -151,6 +151,20 @@ class GatewaySettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _bodies_go_once(self) -> Self:
+        """Envoy knows these limits only within a retry policy, even where nothing is tried again."""
+        for number, pool in enumerate(self.pools):
+            if self.envoy.request_body_mode == "full_duplex" and (
+                pool.timeouts.first_byte or pool.timeouts.silence
+            ):
+                raise ValueError(
+                    f"pools[{number}].timeouts: first_byte and silence don't go with envoy.request_body_mode: "
+                    "full_duplex, as Envoy 1.40 would send bodies that end by trailers twice; remove them and use "
+                    "timeouts.total and envoy.idle_timeout, or set `request_body_mode: buffered`"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _discovery_has_what_it_needs(self) -> Self:
         for number, pool in enumerate(self.pools):
             if pool.discovery.beside_envoy and not self.envoy.eds_dir:

@@ -266,6 +266,24 @@ def test_full_duplex_and_retries_are_refused_together() -> None:
         settings(envoy={"request_body_mode": "full_duplex"})
 
 
+@pytest.mark.parametrize("limit", ["first_byte", "silence"])
+def test_full_duplex_and_limits_that_need_a_retry_policy_are_refused_together(limit: str) -> None:
+    text = f'pools: [{{replicas: ["10.0.0.1:8000"], timeouts: {{{limit}: 10s}}}}]\n'
+    with pytest.raises(
+        ConfigError, match=r"pools\[0\]\.timeouts.*use timeouts\.total and envoy\.idle_timeout"
+    ):
+        settings(text, envoy={"request_body_mode": "full_duplex", "retries": 0})
+    settings(text, envoy={"retries": 0})
+
+
+def test_full_duplex_never_has_a_retry_policy_on_any_route() -> None:
+    text = 'pools: [{replicas: ["10.0.0.1:8000"], timeouts: {total: 1h}}]\n'
+    duplex: dict[str, Any] = {"request_body_mode": "full_duplex", "retries": 0}
+    for steering in ("override_host", "original_dst"):
+        of = settings(text, envoy={**duplex, "steering": steering}, requests={"fallbacks": 0})
+        assert "retry_policy" not in str(virtual_host(of))
+
+
 def test_conformance_tests_may_name_endpoints_and_nobody_else() -> None:
     of = settings(requests={"test_selection": True})
     forwarded = ext_proc(of)["forward_rules"]["allowed_headers"]["patterns"]
