@@ -7,6 +7,8 @@ from extproc.addresses import HostPort, parse_address
 from extproc.config import GatewaySettings
 from extproc.envoyconfig.names import Tree, typed
 from extproc.errors import ConfigError
+from extproc.settings.envoy import EnvoyTlsSettings
+from extproc.settings.grpc import TlsSettings
 from extproc.workers import listeners
 
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
@@ -53,14 +55,9 @@ def security(settings: GatewaySettings) -> Tree:
     Raises:
         ConfigError: Envoy would trust any gateway, or the gateways would refuse Envoy.
     """
-    if not settings.grpc.tls.cert_file:
+    if not settings.grpc.tls.on:
         return {}
     ours = settings.envoy.tls
-    if not ours.ca_file:
-        raise ConfigError(
-            "envoy.tls.ca_file: is missing while grpc.tls is on, so Envoy would take anybody for the gateway; "
-            "name the PEM of who signed grpc.tls.cert_file"
-        )
     if settings.grpc.tls.client_ca_file and not ours.cert_file:
         raise ConfigError(
             "envoy.tls.cert_file: is missing while grpc.tls.client_ca_file asks clients for a certificate; "
@@ -69,10 +66,7 @@ def security(settings: GatewaySettings) -> Tree:
     context: Tree = {
         "common_tls_context": {
             "alpn_protocols": ["h2"],
-            "validation_context": {
-                "trusted_ca": {"filename": ours.ca_file},
-                **_name_check(ours.server_name),
-            },
+            **_validation(settings.grpc.tls, ours),
             **_certificate(ours.cert_file, ours.key_file),
         }
     }
@@ -81,6 +75,20 @@ def security(settings: GatewaySettings) -> Tree:
     kind = "extensions.transport_sockets.tls.v3.UpstreamTlsContext"
     socket = {"name": "envoy.transport_sockets.tls", "typed_config": typed(kind, **context)}
     return {"transport_socket": socket}
+
+
+def _validation(theirs: TlsSettings, ours: EnvoyTlsSettings) -> Tree:
+    """What the gateways' certificates are checked by; nothing for those that gateways make themselves, as nothing
+    could be."""
+    if ours.ca_file:
+        checked = {"trusted_ca": {"filename": ours.ca_file}, **_name_check(ours.server_name)}
+        return {"validation_context": checked}
+    if theirs.self_signed:
+        return {}
+    raise ConfigError(
+        "envoy.tls.ca_file: is missing while grpc.tls is on, so Envoy would take anybody for the gateway; "
+        "name the PEM of who signed grpc.tls.cert_file"
+    )
 
 
 def _certificate(cert_file: str, key_file: str) -> Tree:

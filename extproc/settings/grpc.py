@@ -1,32 +1,73 @@
 """Settings of the server that Envoy reaches: its address, its transport, and its bounds against abuse."""
 
+import ipaddress
+import re
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from extproc.quantities import Address, Duration, Number, Size, Whole
 from extproc.settings.base import Settings, form
 
+#: A DNS name, its first label perhaps a star.
+_NAME = re.compile(
+    r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
+)
+
 
 class TlsSettings(Settings):
-    """TLS on the ext_proc port; with `transport: fast` only. Changed files are read again without a restart."""
+    """TLS on the ext_proc port. Changed files are read again without a restart."""
 
     cert_file: str = Field(
         default="",
         description="PEM of the certificate chain; empty speaks plain HTTP/2. What Envoy needs is under `envoy.tls`",
     )
     key_file: str = Field(default="", description="PEM of its key")
+    self_signed: bool = Field(
+        default=False,
+        description="whether the gateway makes a key and a certificate at each start, kept in memory, instead of "
+        "reading files: for data planes that insist on TLS and check nothing",
+    )
+    names: list[str] = Field(
+        default_factory=list,
+        description="with self_signed: DNS names and IP addresses in it; empty for the host's name and localhost",
+    )
     client_ca_file: str = Field(
         default="", description="PEM of who signs clients' certificates; empty lets clients come without one"
     )
 
+    @property
+    def on(self) -> bool:
+        """Whether TLS is spoken."""
+        return bool(self.cert_file) or self.self_signed
+
+    @field_validator("names")
+    @classmethod
+    def _are_names(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not (_NAME.fullmatch(name) or _is_ip(name)) or len(name) > 253:
+                raise ValueError(f"holds {name[:260]!r}, which is neither a DNS name nor an IP address")
+        return names
+
     @model_validator(mode="after")
-    def _both(self) -> Self:
+    def _fits_together(self) -> Self:
         if bool(self.cert_file) != bool(self.key_file):
             raise ValueError("cert_file and key_file go together; set both or neither")
-        if self.client_ca_file and not self.cert_file:
-            raise ValueError("client_ca_file needs cert_file and key_file")
+        if self.self_signed and self.cert_file:
+            raise ValueError("self_signed and cert_file are both given; remove one")
+        if self.names and not self.self_signed:
+            raise ValueError("names are of self_signed certificates; set `self_signed: true`, or remove them")
+        if self.client_ca_file and not self.on:
+            raise ValueError("client_ca_file needs TLS; set cert_file and key_file, or self_signed")
         return self
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return "%" not in name
 
 
 class AbuseSettings(Settings):
@@ -118,10 +159,10 @@ class GrpcSettings(Settings):
         description="how long health says NOT_SERVING before new streams are refused",
     )
     limits: AbuseSettings = Field(default_factory=AbuseSettings, description="bounds of the fast transport")
-    tls: TlsSettings = Field(default_factory=TlsSettings, description="TLS of the fast transport")
+    tls: TlsSettings = Field(default_factory=TlsSettings, description="TLS of the ext_proc port")
 
     @model_validator(mode="after")
     def _fast_only(self) -> Self:
-        if self.transport != "fast" and (self.tls.cert_file or self.socket):
-            raise ValueError("tls and socket need `transport: fast`")
+        if self.transport != "fast" and self.socket:
+            raise ValueError("socket needs `transport: fast`")
         return self

@@ -129,58 +129,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
-def secure(port: int, made: Path, *, client: bool) -> Any:
-    pair = [(made / f"client.{kind}").read_bytes() for kind in ("key", "pem")] if client else [None, None]
-    credentials = grpc.ssl_channel_credentials((made / "ca.pem").read_bytes(), *pair)
-    return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials)
-
-
-@pytest.mark.parametrize("mutual", [False, True])
-async def test_tls_is_served_and_clients_prove_themselves_where_they_must(made: Path, mutual: bool) -> None:
-    ca = str(made / "ca.pem") if mutual else ""
-    async with serving(tls=TlsFiles(str(made / "server.pem"), str(made / "server.key"), ca)) as transport:
-        await echoes(secure(transport.port, made, client=mutual))
-        if mutual:
-            stranger = secure(transport.port, made, client=False)
-            with pytest.raises(grpc.aio.AioRpcError):
-                await stranger.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5)
-            await stranger.close()
-
-
-async def certificate(port: int) -> bytes:
-    """The server's, as a new connection sees it."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.transport.abort()
-    await asyncio.sleep(0)
-    return shown
-
-
-async def test_certificates_that_change_are_used_without_a_restart(made: Path, tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    shutil.copy(made / "server.pem", cert)
-    shutil.copy(made / "server.key", key)
-    async with serving(tls=TlsFiles(str(cert), str(key))) as transport:
-        running = secure(transport.port, made, client=False)
-        call = running.stream_stream(PROCESS)()
-        await call.write(b"before")
-        assert await call.read() == b"before"
-        first = await certificate(transport.port)
-        shutil.copy(made / "other.key", key)  # for a moment the two don't fit: the ones before stay
-        shutil.copy(made / "other.pem", cert)
-
-        async def changed() -> bool:
-            return await certificate(transport.port) != first
-
-        await until_async(changed, 10, "new connections see the new certificate")
-        await call.write(b"after")
-        assert await call.read() == b"after", "a running connection was cut"
-        await running.close()
-
-
 async def test_a_tls_client_that_does_not_speak_http2_is_closed(made: Path) -> None:
     tls = TlsFiles(str(made / "server.pem"), str(made / "server.key"))
     async with serving(tls=tls) as transport:

@@ -90,6 +90,13 @@ def test_envoy_steers_over_tls_with_certificates_on_both_sides(certificates: Pat
         assert steered(stack) == 1
 
 
+@pytest.mark.parametrize("transport", ["fast", "grpcio"])
+def test_envoy_steers_over_tls_with_a_certificate_of_the_gateways_own_making(transport: str) -> None:
+    with reached({"transport": transport, "tls": {"self_signed": True}}, {}) as stack:
+        assert asyncio.run(ask(stack)) == 200
+        assert steered(stack) == 1
+
+
 @pytest.mark.parametrize(("name", "ca"), [("10.9.9.9", "ca"), ("127.0.0.1", "other")])
 def test_a_gateway_that_envoy_cannot_trust_is_not_asked_and_clients_are_served(
     certificates: Path, name: str, ca: str

@@ -38,6 +38,13 @@ def test_a_socket_is_named_as_a_pipe() -> None:
     assert cluster["type"] == "STATIC"
 
 
+def test_certificates_that_gateways_make_themselves_are_taken_unseen_unless_a_ca_is_named() -> None:
+    told = context(settings({"tls": {"self_signed": True}}))["common_tls_context"]
+    assert told == {"alpn_protocols": ["h2"]}
+    told = context(settings({"tls": {"self_signed": True}}, tls={"ca_file": "/e/ca.pem"}))
+    assert told["common_tls_context"]["validation_context"]["trusted_ca"] == {"filename": "/e/ca.pem"}
+
+
 def test_gateways_that_are_named_are_asked_where_they_are() -> None:
     (cluster,) = gateways(settings({"socket": "/run/kvsteer.sock"}, gateways=["10.0.0.9:50051"]))
     assert "pipe" not in str(cluster)

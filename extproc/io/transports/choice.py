@@ -1,12 +1,18 @@
 """The transport that the settings name; each is imported only where it is used."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from extproc.config import GrpcSettings, LimitSettings
 from extproc.io.transports import SessionFactory, Transport
+from extproc.settings.grpc import TlsSettings
+
+if TYPE_CHECKING:
+    from extproc.io.transports.tls import TlsSource
 
 #: Room in a message for headers and attributes beside the largest body.
 _MESSAGE_ROOM = 2**20
@@ -26,8 +32,25 @@ def build(
     from extproc.io.transports.grpcio import GrpcioTransport
 
     return GrpcioTransport(
-        settings.address, sessions, max_message=most, max_streams=limits.streams, on_log=on_log
-    )
+        settings.address, sessions, max_message=most, max_streams=limits.streams, on_log=on_log,
+        tls=_certificates(settings.tls),
+    )  # fmt: skip
+
+
+def _certificates(tls: TlsSettings) -> "TlsSource | None":
+    """Where certificates come from; None where none are asked for."""
+    if not tls.on:
+        return None
+    from extproc.io.transports.tls import SelfSigned, TlsFiles
+
+    if tls.self_signed:
+        return SelfSigned(tls.names or _own_names(), tls.client_ca_file)
+    return TlsFiles(tls.cert_file, tls.key_file, tls.client_ca_file)
+
+
+def _own_names() -> list[str]:
+    host = socket.gethostname()
+    return [host, "localhost"] if host.isascii() and 0 < len(host) <= 253 else ["localhost"]
 
 
 def _fast(
@@ -41,9 +64,8 @@ def _fast(
     from extproc.io.transports.fast import FastTransport
     from extproc.io.transports.h2.limits import Limits
     from extproc.io.transports.metrics import TransportMetrics
-    from extproc.io.transports.tls import TlsFiles
 
-    tls, bounds = settings.tls, settings.limits
+    bounds = settings.limits
     names = [field.name for field in fields(Limits) if field.name in type(bounds).model_fields]
     made = FastTransport(
         f"unix:{settings.socket}" if settings.socket else settings.address,
@@ -56,7 +78,7 @@ def _fast(
         handshake=bounds.handshake,
         stalled=bounds.stalled,
         idle=bounds.idle,
-        tls=TlsFiles(tls.cert_file, tls.key_file, tls.client_ca_file) if tls.cert_file else None,
+        tls=_certificates(settings.tls),
     )
     registry.register(TransportMetrics(made))
     return made

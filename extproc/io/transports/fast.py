@@ -17,7 +17,7 @@ from extproc.io.transports.h2.sending import Sender, Shared
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
 from extproc.io.transports.services import Endable, Logs, Reflection, Watch
-from extproc.io.transports.tls import Certificates, TlsFiles
+from extproc.io.transports.tls import Certificates, TlsSource
 from extproc.io.transports.wire import Wire
 
 _log = structlog.get_logger("kvsteer")
@@ -63,7 +63,7 @@ class FastTransport:
         handshake: float = 10.0,
         stalled: float = 30.0,
         idle: float = 7200.0,
-        tls: TlsFiles | None = None,
+        tls: TlsSource | None = None,
     ) -> None:
         self.port = 0
         self.handshake = handshake

@@ -6,12 +6,16 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import structlog
 
 from extproc.io.transports import Answer, Session, SessionFactory, reflection
 from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW
+from extproc.io.transports.grpcio_tls import credentials
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
+from extproc.io.transports.tls import TlsSource
 
+_log = structlog.get_logger("kvsteer")
 _ACCESS_LOG = "envoy.service.accesslog.v3.AccessLogService"
 
 #: Envoy may ping an idle connection as often as it likes: by default grpc answers pings closer than five
@@ -34,6 +38,7 @@ class GrpcioTransport:
         max_message: largest message taken, bytes.
         max_streams: most streams at once; further ones are refused with RESOURCE_EXHAUSTED.
         on_log: given each message of Envoy's gRPC access log; must not raise.
+        tls: certificates; None speaks plain HTTP/2.
     """
 
     def __init__(
@@ -44,12 +49,14 @@ class GrpcioTransport:
         max_message: int,
         max_streams: int,
         on_log: Callable[[bytes], None] = lambda _data: None,
+        tls: TlsSource | None = None,
     ) -> None:
         self.port = 0
         self._address = address
         self._sessions = sessions
         self._max_streams = max_streams
         self._on_log = on_log
+        self._tls = tls
         self._options = [
             *_OPTIONS,
             *OPTIONS,
@@ -64,7 +71,7 @@ class GrpcioTransport:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError when the address can't be had."""
+        """Bind and serve. Raises OSError when the address can't be had or certificates can't be read."""
         self._server = grpc.aio.server(options=self._options)
         self._server.add_generic_rpc_handlers(
             (
@@ -85,12 +92,17 @@ class GrpcioTransport:
             )
         )
         try:
-            self.port = self._server.add_insecure_port(self._address)
+            self.port = self._listen()
         except RuntimeError:
             self.port = 0
         if not self.port:
             raise OSError(f"can't listen on {self._address}; is another process using it?")
         await self._server.start()
+
+    def _listen(self) -> int:
+        if self._tls is None:
+            return int(self._server.add_insecure_port(self._address))
+        return int(self._server.add_secure_port(self._address, credentials(self._tls, _log.error)))
 
     def set_ready(self, ready: bool) -> None:
         """What health checks answer for everything but liveness."""
