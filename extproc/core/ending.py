@@ -8,9 +8,9 @@ it but its status and its token counts.
 from dataclasses import replace
 from typing import Final
 
-from extproc.addresses import HostPort, parse_address
+from extproc.core import clean_end
 from extproc.core.dialects import anthropic_messages as anthropic
-from extproc.core.headers import LB_NAMESPACE, SERVED
+from extproc.core.headers import LB_NAMESPACE
 from extproc.core.outcome import Ended
 from extproc.core.prompt import Prompt
 from extproc.core.usage import token_usage
@@ -26,7 +26,6 @@ UNKNOWN: Final = "unknown"
 
 #: Largest output that `message_start` has in place of one, by Anthropic's documentation of streams.
 _GUESS: Final = 1
-_FILTER = "envoy.filters.http.ext_proc"
 
 
 class Ending:
@@ -74,9 +73,15 @@ class Ending:
 
     def trailers(self, message: pb.ProcessingRequest) -> None:
         """The response ended cleanly. Never raises for what a peer sends."""
-        self._attributes(message)
+        told = clean_end.read(message.SerializeToString())
+        if told is not None:
+            self.closed(told)
+
+    def closed(self, told: clean_end.Told) -> None:
+        """The response ended cleanly, and this came with it."""
+        self._attributes(told.attributes)
         self.by = COMPLETE
-        self._filtered(*token_usage.in_metadata(message.metadata_context))
+        self._filtered(*told.usage)
 
     def finished(self, usage: Usage | None, verdict: str) -> None:
         """The response came to its end, and this is what was found of its usage."""
@@ -97,8 +102,12 @@ class Ending:
         for header in message.response_headers.headers.headers:
             if header.key == ":status":
                 text = header.raw_value.decode("ascii", "replace") if header.raw_value else header.value
-                self.status = _status(text)
-        self._attributes(message)
+                self.status = clean_end.status(text)
+        chosen = message.metadata_context.filter_metadata
+        if LB_NAMESPACE in chosen:
+            self.served = clean_end.selected(chosen[LB_NAMESPACE].SerializeToString())
+        if clean_end.FILTER in message.attributes:
+            self._attributes(clean_end.attributes(message.attributes[clean_end.FILTER].SerializeToString()))
 
     def logged(self, entry: Ended) -> None:
         """The access log's entry came; what the stream told already stays, but for the status.
@@ -130,25 +139,12 @@ class Ending:
         self.found(usage, verdict)
         self.is_filters = self.is_filters or (usage is not None and self.usage is usage)
 
-    def _attributes(self, message: pb.ProcessingRequest) -> None:
-        self._selected(message.metadata_context)
-        if _FILTER not in message.attributes:
-            return
-        fields = message.attributes[_FILTER].fields
-        if "upstream.address" in fields:
-            self.served = _canonical(fields["upstream.address"].string_value)
-        if "response.code" in fields:
-            self.status = _status(fields["response.code"].number_value)
-        if "upstream.request_attempt_count" in fields:
-            attempts = fields["upstream.request_attempt_count"].number_value
-            self.attempts = int(attempts) if 0 <= attempts < 1000 else None
-
-    def _selected(self, context: pb.Metadata) -> None:
-        """The endpoint that Envoy's balancing chose last, where it forwards that (endpoint picker protocol 004)."""
-        if LB_NAMESPACE in context.filter_metadata:
-            fields = context.filter_metadata[LB_NAMESPACE].fields
-            if SERVED in fields:
-                self.served = _canonical(fields[SERVED].string_value)
+    def _attributes(self, told: clean_end.Attributes) -> None:
+        """What is unknown changes nothing."""
+        self.served = told.served or self.served
+        self.status = told.status or self.status
+        if told.attempts is not None:
+            self.attempts = told.attempts
 
 
 def _by(entry: Ended) -> str:
@@ -160,20 +156,3 @@ def _by(entry: Ended) -> str:
     if not entry.replica:
         return GATEWAY
     return UPSTREAM if entry.status is None or entry.limited else COMPLETE
-
-
-def _status(value: str | float) -> int | None:
-    """An HTTP status; None for what is none."""
-    try:
-        number = int(value)
-    except (ValueError, OverflowError):  # no number, NaN or infinity
-        return None
-    return number if 100 <= number <= 599 else None
-
-
-def _canonical(address: str) -> str:
-    """ip:port as replicas are named; "" for what is none."""
-    try:
-        return str(HostPort(*parse_address(address)))
-    except ValueError:
-        return ""

@@ -23,11 +23,11 @@ In full duplex the answer to the headers comes with the decision, and the body a
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from extproc.core import dialects, encoding, observer, refusals, replies
+from extproc.core import clean_end, dialects, encoding, observer, refusals, replies
 from extproc.core.admission import wire
 from extproc.core.admission.answers import Answer
 from extproc.core.admission.identity import Told
@@ -89,22 +89,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_duplex",
-        "_key",
-        "_owed",
-        "_response",
-        "_steering",
-        "_told",
-        "admitted",
-        "decision",
-        "due",
-        "ending",
-        "opening",
-        "outcome",
-        "state",
-        "waited",
-        "why",
-    )
+        "_duplex", "_key", "_owed", "_response", "_steering", "_told", "admitted", "decision", "due", "ending",
+        "opening", "outcome", "state", "waited", "why",
+    )  # fmt: skip
 
     def __init__(self, steering: Steering) -> None:
         self._steering = steering
@@ -140,6 +127,10 @@ class Exchange:
 
     def receive(self, data: bytes, now: float) -> Reply:
         """Take in one serialized ProcessingRequest. Never raises for what a peer sends."""
+        is_end = data.startswith(clean_end.FIRST) and self.state == DECIDED and self._response is None
+        if is_end and (told := clean_end.read(data)) is not None:
+            self._note(Ending.closed, told, now)
+            return NEUTRAL["response_trailers"]
         try:
             message = pb.ProcessingRequest.FromString(data)
         except DecodeError:
@@ -155,9 +146,7 @@ class Exchange:
         if self.state == START:
             return self._leave(NOT_EXT_PROC)
         if kind in _TELLS:
-            self.ending = self.ending or Ending()
-            _TELLS[kind](self.ending, message)
-            self._steering.served(self.decision, self.ending.served, now)
+            self._note(_TELLS[kind], message, now)
         if self._response is not None and kind in _RESPONSE:
             return self._on_response(message, kind, now)
         if kind == "response_headers":
@@ -234,6 +223,12 @@ class Exchange:
             self._duplex = Duplex(self._steering.shelf)
             return SILENCE
         return Reply(replies.continue_headers(opening.owned)) if opening.owned else GO_ON
+
+    def _note(self, how: Callable[[Ending, Any], None], told: Any, now: float) -> None:
+        """Something told of the end; whoever served it is charged for it."""
+        ending = self.ending = self.ending or Ending()
+        how(ending, told)
+        self._steering.served(self.decision, ending.served, now)
 
     def _on_response(self, message: pb.ProcessingRequest, kind: str, now: float) -> Reply:
         """A message of a response whose body comes."""

@@ -1,7 +1,8 @@
 """What a pool learns from how its requests ended: true token counts, true cache hits, lengths of answers.
 
 Every lesson is optional: an ending that says nothing teaches nothing, and what it does say is checked before it is
-believed (core/usage/record.py, core/truth.py, core/ratios.py, core/output.py).
+believed (core/usage/record.py, core/truth.py, core/ratios.py, core/output.py). Caches are compared with every
+request; of token counts and lengths only so many a second are taken (core/pace.py).
 """
 
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from extproc.core.ending import CLIENT, UPSTREAM, Ending
 from extproc.core.index import PrefixIndex
 from extproc.core.output import OutputLengths
+from extproc.core.pace import Pace
 from extproc.core.ratios import Ratios
 from extproc.core.truth import Truth
 from extproc.core.usage.record import Usage
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Status from which on an answer is an error.
 _ERROR: Final = 400
+#: Characters of a model's name; of longer ones nothing is learned (core/ratios.py, core/output.py).
+_NAME: Final = 256
 
 
 class Feedback:
@@ -32,12 +36,13 @@ class Feedback:
         distrust: share 0..1 of the predicted cached tokens under which a replica is distrusted (F3).
     """
 
-    __slots__ = ("_output", "_ratios", "truth")
+    __slots__ = ("_output", "_pace", "_ratios", "truth")
 
     def __init__(self, index: PrefixIndex, output: OutputLengths, ratios: Ratios, distrust: float) -> None:
         self.truth = Truth(index, distrust)
         self._output = output
         self._ratios = ratios
+        self._pace = Pace()
 
     def bound(self, decision: "Decision", replica: "Replica") -> None:
         """A decision is bound to a replica and its prompt not yet placed in the index.
@@ -73,7 +78,11 @@ class Feedback:
         else:
             self.truth.observe(decision.key, None, None, now)
         if usage is not None:
-            self._learn(decision, prompt, usage, cut=ending is not None and ending.by == CLIENT)
+            cut = ending is not None and ending.by == CLIENT
+            if len(prompt.model) <= _NAME and self._pace.due(
+                (prompt.model, prompt.dialect, prompt.script, cut), now
+            ):
+                self._learn(decision, prompt, usage, cut=cut)
 
     def _learn(self, decision: "Decision", prompt: "Prompt", usage: Usage, *, cut: bool) -> None:
         # Token ids are exact, and images are no text. Many prompts in one have as many templates.

@@ -115,7 +115,10 @@ class Ledger:
         if entry is None:
             return 0.0
         books = entry[0].books
-        books.backlog(now, entry[0].prefill_speed)
+        if books.left(
+            key
+        ):  # as of the last look; what was done then stays done, and most are looked at often
+            books.backlog(now, entry[0].prefill_speed)
         return books.left(key)
 
     def release(self, key: int, now: float, *, answered: bool = False) -> bool:

@@ -5,7 +5,7 @@ was broken off. Flags say by whom, but not for HTTP/2 clients that cancel with e
 flags nor details of their own (seen with Envoy 1.40).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,7 +28,6 @@ _TOO_LONG = "max_duration_timeout"
 _CLIENT_LEFT = ("http2.remote_reset", "http3.remote_reset", "downstream_remote_disconnect")
 #: Envoy's details where nothing was wrong up to there: before and after the replica's headers.
 _ALL_WELL = ("", "via_upstream")
-_NOTHING = token_usage.Told(None, token_usage.ABSENT)
 
 
 class Ended(NamedTuple):
@@ -66,8 +65,11 @@ class Ended(NamedTuple):
         return not self.replica or self.by_client or self.limited or self.unsure
 
 
-def read(data: bytes) -> Iterator[Ended]:
-    """The entries of one message of the access log; bytes of no such message give none."""
+def read(data: bytes, asks: Callable[[str], bool] = lambda _request_id: True) -> Iterator[Ended]:
+    """The entries of one message of the access log; bytes of no such message give none.
+
+    `asks`: whether the usage of a request is to be read, by its id: of most it is known by then.
+    """
     try:
         message = pb.StreamAccessLogsMessage.FromString(data)
     except DecodeError:
@@ -78,10 +80,13 @@ def read(data: bytes) -> Iterator[Ended]:
         code = response.response_code.value
         broken, limited, by_client, unsure = _judged(common, response)
         asked = _retry_after(response) if code in _PUSHING else None
-        told = token_usage.in_log_entry(entry) if common.HasField("metadata") else _NOTHING
+        request_id = entry.request.request_id
+        told = token_usage.NOTHING
+        if common.HasField("metadata") and asks(request_id):
+            told = token_usage.in_log_entry(entry)
         yield Ended(
             _address(socket.address, socket.port_value) if socket.port_value else "",
-            entry.request.request_id,
+            request_id,
             None if broken or not code else code,
             asked,
             by_client,

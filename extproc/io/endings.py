@@ -78,6 +78,10 @@ class Endings:
             exchange.ending.by = GATEWAY
             self._done(exchange, now)
 
+    def asks(self, request_id: str) -> bool:
+        """Whether an entry of the access log may tell anything of this request that is not known."""
+        return request_id not in self._closed
+
     def logged(self, entry: Ended, now: float) -> None:
         """An entry of the access log; those of other gateways' requests are kept a little and forgotten."""
         request_id = entry.request_id

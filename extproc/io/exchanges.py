@@ -98,6 +98,6 @@ class Exchanges:
     def logged(self, data: bytes) -> None:
         """A message of Envoy's access log came."""
         now = clock.monotonic()
-        for ended in outcome.read(data):
+        for ended in outcome.read(data, self._endings.asks):
             self._steering.answered(ended, now)
             self._endings.logged(ended, now)

@@ -1,6 +1,6 @@
 """How requests ended, as Prometheus metrics: true tokens, and whether caches held what was believed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.pool import Pool
+from extproc.core.usage.record import Usage
 from extproc.io.metrics import Counts
 
 _GAUGES = {
@@ -18,20 +19,39 @@ _GAUGES = {
 }
 
 
+#: Kinds of tokens that a usage tells of, by the attributes of `Usage` and the labels of the metric.
+_KINDS = ("input", "cached", "output")
+
+
+class _Tokens:
+    """Tokens of one pool; a kind of which nothing was told yet is None."""
+
+    __slots__ = _KINDS
+
+    def __init__(self) -> None:
+        self.input: int | None = None
+        self.cached: int | None = None
+        self.output: int | None = None
+
+    def add(self, usage: Usage) -> None:
+        """Count what a usage tells."""
+        if usage.input is not None:
+            self.input = (self.input or 0) + usage.input
+        if usage.cached is not None:
+            self.cached = (self.cached or 0) + usage.cached
+        if usage.output is not None:
+            self.output = (self.output or 0) + usage.output
+
+
 class OutcomeMetrics(Collector):
     """Counts endings; reads the rest of the pools when scraped, so that a replica that left leaves no series."""
 
     def __init__(self, pools: Sequence[Pool], registry: CollectorRegistry) -> None:
         self._pools = pools
-        self._endings = Counts(
-            "kvsteer_endings",
-            "Decided exchanges by who ended them and the class of their status.",
-            ["pool", "by", "status"],
-        )
-        self._tokens = Counts(
-            "kvsteer_settled_tokens", "Tokens as engines' usage counted them.", ["pool", "kind"]
-        )
-        self._usage = Counts("kvsteer_usage", "Usage records by what they were like.", ["verdict"])
+        #: By pool, who ended it, hundreds of the status and what the usage was like: counted once a request, and told
+        #: apart when a scrape asks.
+        self._ended: dict[tuple[str, str, int, str], int] = {}
+        self._tokens: dict[str, _Tokens] = {}
         self._log = Counts(
             "kvsteer_log_entries", "Entries of Envoy's access log by what became of them.", ["result"]
         )
@@ -43,23 +63,40 @@ class OutcomeMetrics(Collector):
 
     def ended(self, exchange: Exchange) -> None:
         """A stream is over."""
-        decision, ending = exchange.decision, exchange.ending or Ending()
+        decision, ending, ended = exchange.decision, exchange.ending or Ending(), self._ended
         if decision is None:
             return
         pool = decision.pool.name
-        self._endings.add((pool, ending.by, f"{ending.status // 100}xx" if ending.status else "unknown"))
-        self._usage.add((ending.verdict,))
-        usage = ending.usage
-        if usage is not None:
-            told = (("input", usage.input), ("cached", usage.cached), ("output", usage.output))
-            for kind, tokens in told:
-                if tokens is not None:
-                    self._tokens.add((pool, kind), tokens)
+        key = pool, ending.by, (ending.status or 0) // 100, ending.verdict
+        ended[key] = ended.get(key, 0) + 1
+        if ending.usage is not None:
+            tokens = self._tokens.get(pool)
+            if tokens is None:
+                tokens = self._tokens[pool] = _Tokens()
+            tokens.add(ending.usage)
+
+    def _counted(self) -> Iterator[Metric]:
+        """What is counted once a request, as counters."""
+        endings = Counts(
+            "kvsteer_endings",
+            "Decided exchanges by who ended them and the class of their status.",
+            ["pool", "by", "status"],
+        )
+        usage = Counts("kvsteer_usage", "Usage records by what they were like.", ["verdict"])
+        settled = Counts("kvsteer_settled_tokens", "Tokens as engines' usage counted them.", ["pool", "kind"])
+        for (pool, by, hundreds, verdict), count in self._ended.items():
+            endings.add((pool, by, f"{hundreds}xx" if hundreds else "unknown"), count)
+            usage.add((verdict,), count)
+        for pool, tokens in self._tokens.items():
+            for kind in _KINDS:
+                if (total := getattr(tokens, kind)) is not None:
+                    settled.add((pool, kind), total)
+        yield from (endings.family(), settled.family(), usage.family())
 
     def collect(self) -> Iterable[Metric]:
         """As Prometheus' library wants it."""
-        for counts in (self._endings, self._tokens, self._usage, self._log):
-            yield counts.family()
+        yield from self._counted()
+        yield self._log.family()
         retried = Counts(
             "kvsteer_retried", "Exchanges that another replica served than the one chosen.", ["pool"]
         )

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 import extproc.pb
-from extproc.pb import access_log_pb2, health_pb2
+from extproc.pb import access_log_pb2, health_pb2, trailers_pb2
 from extproc.pb import ext_proc_pb2 as pb
 
 with warnings.catch_warnings():
@@ -231,7 +231,24 @@ def test_committed_modules_equal_a_fresh_compile(tmp_path: Path) -> None:
 
 def test_generated_modules_import_from_the_package() -> None:
     names = [module.name for module in pkgutil.iter_modules(extproc.pb.__path__)]
-    assert names == ["access_log_pb2", "ext_proc_pb2", "health_pb2", "reflection_pb2"]
+    assert names == ["access_log_pb2", "ext_proc_pb2", "health_pb2", "reflection_pb2", "trailers_pb2"]
     for name in names:
         importlib.import_module(f"extproc.pb.{name}")
     assert pb.ProcessingRequest.__module__ == "extproc.pb.ext_proc_pb2"
+
+
+def test_the_end_of_a_response_is_read_by_the_numbers_of_its_message() -> None:
+    """What `ProcessingRequest` holds as messages the short form holds as their bytes, under the same numbers."""
+    whole = {name: number for name, (number, _, _) in _ours(pb.ProcessingRequest.DESCRIPTOR).items()}
+    del whole["protocol_config"]
+    assert {
+        name: number for name, (number, _, _) in _ours(trailers_pb2.ResponseEnd.DESCRIPTOR).items()
+    } == whole
+    metadata = {name: number for name, (number, _, _) in _ours(pb.Metadata.DESCRIPTOR).items()}
+    assert {
+        name: number for name, (number, _, _) in _ours(trailers_pb2.EndMetadata.DESCRIPTOR).items()
+    } == metadata
+    assert {name: number for name, (number, _, _) in _ours(trailers_pb2.PackedUsage.DESCRIPTOR).items()} == {
+        "type_url": 1,
+        "value": 2,
+    }  # google/protobuf/any.proto

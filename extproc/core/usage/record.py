@@ -54,10 +54,9 @@ def checked(tokens_in: object, tokens_out: object, cached: object, choices: int 
     Anthropic's `message_start`), and then their 0 for the output and the cache mean nothing; that is not odd.
     """
     got_in, got_out, got_cached = count(tokens_in), count(tokens_out), count(cached)
-    odd = sum(
-        told is not None and got is None
-        for told, got in ((tokens_in, got_in), (tokens_out, got_out), (cached, got_cached))
-    )
+    odd = (tokens_in is not None) - (got_in is not None)  # written out, as it is asked for every request
+    odd += (tokens_out is not None) - (got_out is not None)
+    odd += (cached is not None) - (got_cached is not None)
     if got_in == 0:
         return Usage(None, got_out or None, got_cached or None, choices, odd)
     if got_in is None and tokens_in is not None:

@@ -8,10 +8,9 @@ cached tokens are part of the input, reasoning of the output, whatever the engin
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
-from google.protobuf.wrappers_pb2 import UInt64Value
 
 from extproc.core.usage.record import Usage, checked
-from extproc.pb import access_log_pb2, ext_proc_pb2
+from extproc.pb import access_log_pb2, ext_proc_pb2, trailers_pb2
 
 #: Where Envoy puts the record unless its configuration says otherwise.
 NAMESPACE: Final = "envoy.ai.token_usage"
@@ -39,7 +38,7 @@ class Told(NamedTuple):
     verdict: str
 
 
-_ABSENT = Told(None, ABSENT)
+NOTHING: Final = Told(None, ABSENT)
 _GARBLED = Told(None, GARBLED)
 
 
@@ -52,7 +51,7 @@ def in_metadata(metadata: ext_proc_pb2.Metadata | access_log_pb2.Metadata) -> To
     """The record in a request's metadata, as ext_proc or the access log have it."""
     typed = metadata.typed_filter_metadata
     if NAMESPACE not in typed:
-        return _ABSENT
+        return NOTHING
     packed = typed[NAMESPACE]
     return in_any(packed.type_url, packed.value)
 
@@ -62,18 +61,29 @@ def in_any(type_url: str, value: bytes) -> Told:
     if not type_url.endswith(_MESSAGE):
         return _GARBLED
     try:
-        record = ext_proc_pb2.TokenUsage.FromString(value)
+        return _in_record(ext_proc_pb2.TokenUsage.FromString(value))
     except DecodeError:
         return _GARBLED
+
+
+def in_packed(data: bytes) -> Told:
+    """The record in a serialized google.protobuf.Any. Never raises for what a peer sends."""
+    try:
+        packed = trailers_pb2.PackedUsage.FromString(data)
+    except DecodeError:
+        return _GARBLED
+    return _in_record(packed.value) if packed.type_url.endswith(_MESSAGE) else _GARBLED
+
+
+def _in_record(record: ext_proc_pb2.TokenUsage) -> Told:
     verdict = _STATUS.get(record.extraction_status, GARBLED)
     if verdict != COMPLETE:
         return Told(None, verdict)
+    has, cached = record.HasField, record.input_token_details
     usage = checked(
-        _value(record.HasField("input_tokens"), record.input_tokens),
-        _value(record.HasField("output_tokens"), record.output_tokens),
-        _value(
-            record.input_token_details.HasField("cached_tokens"), record.input_token_details.cached_tokens
-        ),
+        record.input_tokens.value if has("input_tokens") else None,
+        record.output_tokens.value if has("output_tokens") else None,
+        cached.cached_tokens.value if cached.HasField("cached_tokens") else None,
     )
     return judged(usage) if usage.known else _GARBLED
 
@@ -82,8 +92,4 @@ def judged(usage: Usage | None) -> Told:
     """What was read to its end: nothing of it is taken when one of its counts is not to be believed."""
     if usage is not None and usage.odd:
         return _GARBLED
-    return Told(usage, COMPLETE) if usage is not None and usage.known else _ABSENT
-
-
-def _value(there: bool, wrapped: UInt64Value) -> int | None:
-    return wrapped.value if there else None
+    return Told(usage, COMPLETE) if usage is not None and usage.known else NOTHING

@@ -1,0 +1,105 @@
+"""The message of a response's clean end: status, replica, attempts and usage, out of its bytes.
+
+It comes once for every request, so no more of it is opened than is learned from. Attributes are the same few bytes
+for nearly all requests of a replica, and what was made of them is kept.
+"""
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import Struct
+
+from extproc.addresses import HostPort, parse_address
+from extproc.core.headers import LB_NAMESPACE, SERVED
+from extproc.core.usage import token_usage
+from extproc.pb import trailers_pb2 as pb
+
+#: How such a message begins where fields are in the order of their numbers, as Envoy writes them: the tag of
+#: `response_trailers`, field 7, a message (protobuf's encoding: 7 << 3 | 2).
+FIRST: Final = b"\x3a"
+#: Under which name Envoy sends attributes.
+FILTER: Final = "envoy.filters.http.ext_proc"
+#: Attributes kept: replicas times attempts times status codes times orders of three fields, as maps have none.
+_KEPT: Final = 4096
+
+
+class Attributes(NamedTuple):
+    """What Envoy says of how a request went: ip:port of the replica, "" for unknown; status and tries, or None."""
+
+    served: str = ""
+    status: int | None = None
+    attempts: int | None = None
+
+
+class Told(NamedTuple):
+    """A clean end, and the usage with what its record was like (core/usage/token_usage.py)."""
+
+    attributes: Attributes
+    usage: token_usage.Told
+
+
+_NONE: Final = Attributes()
+
+
+def read(data: bytes) -> Told | None:
+    """What a message tells; None for one that is no clean end, or of an observer. Never raises."""
+    try:
+        message = pb.ResponseEnd.FromString(data)
+    except DecodeError:
+        return None
+    if message.WhichOneof("request") != "response_trailers" or message.observability_mode:
+        return None
+    raw = message.attributes.get(FILTER)
+    told = _NONE if raw is None else attributes(raw)
+    context = message.metadata_context
+    packed = context.typed_filter_metadata.get(token_usage.NAMESPACE)
+    if chosen := context.filter_metadata.get(LB_NAMESPACE):
+        told = told._replace(served=told.served or selected(chosen))
+    return Told(told, token_usage.NOTHING if packed is None else token_usage.in_packed(packed))
+
+
+@lru_cache(maxsize=_KEPT)
+def attributes(data: bytes) -> Attributes:
+    """A serialized Struct of Envoy's attributes. What makes no sense is unknown."""
+    try:
+        fields = Struct.FromString(data).fields
+    except DecodeError:
+        return _NONE
+    served, code, tries = (
+        fields.get(name) for name in ("upstream.address", "response.code", "upstream.request_attempt_count")
+    )
+    count = tries.number_value if tries is not None else -1.0
+    return Attributes(
+        canonical(served.string_value) if served is not None else "",
+        status(code.number_value) if code is not None else None,
+        int(count) if 0 <= count < 1000 else None,
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def selected(data: bytes) -> str:
+    """The endpoint that Envoy's balancing chose last, of a serialized Struct, where it forwards that (endpoint picker
+    protocol 004); "" for unknown."""
+    try:
+        fields = Struct.FromString(data).fields
+    except DecodeError:
+        return ""
+    return canonical(fields[SERVED].string_value) if SERVED in fields else ""
+
+
+def status(value: str | float) -> int | None:
+    """An HTTP status; None for what is none."""
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):  # no number, NaN or infinity
+        return None
+    return number if 100 <= number <= 599 else None
+
+
+def canonical(address: str) -> str:
+    """ip:port as replicas are named; "" for what is none."""
+    try:
+        return str(HostPort(*parse_address(address)))
+    except ValueError:
+        return ""
