@@ -6,7 +6,7 @@ import click
 
 from extproc.cli.named_files import faults
 from extproc.cli.terminal import counted
-from extproc.config import line_of, load
+from extproc.config import GatewaySettings, line_of, load
 from extproc.envoyconfig import bootstrap
 from extproc.errors import ConfigError
 from extproc.faults import path_of
@@ -38,7 +38,8 @@ def command(file: str | None, config: str | None, files: bool) -> None:
         for loc, sentence in (faults(settings) if files else ())
     ]
     try:
-        bootstrap(settings)
+        if not _is_for_a_mesh(settings):
+            bootstrap(settings)
     except ConfigError as error:
         wrong.append(f"{path}: {error}")
     if wrong:
@@ -46,6 +47,11 @@ def command(file: str | None, config: str | None, files: bool) -> None:
         sys.exit(2)
     pools = ", ".join(f"{pool.name} ({counted(len(pool.replicas), 'replica')})" for pool in settings.pools)
     click.echo(f"{path}: good; pools: {pools}")
+
+
+def _is_for_a_mesh(settings: GatewaySettings) -> bool:
+    """Whether no Envoy can be configured by these settings, and none has to be: a mesh finds the pods by itself."""
+    return not settings.envoy.eds_dir and any(pool.discovery.any for pool in settings.pools)
 
 
 def _one_of(file: str | None, config: str | None) -> str:

@@ -142,27 +142,38 @@ def _put_in(world: dict[str, Tree], what: str, match: Tree, patch: Tree) -> None
 
 def istio_pool(replicas: list[str], gateways: list[str]) -> tuple[Tree, list[Tree]]:
     """What istiod makes of an InferencePool by itself."""
-    key = {"key": "envoy.lb", "path": [{"key": DESTINATION}]}
-    served = {"key": "envoy.lb", "path": [{"key": f"{DESTINATION}-served"}]}
-    policy = _policy(
-        "override_host",
-        "override_host.v3.OverrideHost",
-        override_host_sources=[{"metadata": key}],
-        selected_host_key=served,
-        fallback_policy=_policy("round_robin", "round_robin.v3.RoundRobin"),
-    )
-    both = {"untyped": ["envoy.lb"]}
     config = {
         "failure_mode_allow": True,
         "message_timeout": "1000s",
         "processing_mode": _full_duplex(),
-        "metadata_options": {"receiving_namespaces": both, "forwarding_namespaces": both},
+        "metadata_options": {"receiving_namespaces": _LB, "forwarding_namespaces": _LB},
     }
     clusters = [
-        cluster("pool", replicas, load_balancing_policy=policy),
+        cluster(
+            "pool",
+            replicas,
+            load_balancing_policy=_by_metadata(selected_host_key=_key(f"{DESTINATION}-served")),
+        ),
         cluster("picker", gateways, **http2()),
     ]
     return listener("pool", [_ext_proc("picker", config)]), clusters
+
+
+_LB = {"untyped": ["envoy.lb"]}
+
+
+def _key(name: str) -> Tree:
+    return {"key": "envoy.lb", "path": [{"key": name}]}
+
+
+def _by_metadata(**more: Any) -> Tree:
+    return _policy(
+        "override_host",
+        "override_host.v3.OverrideHost",
+        override_host_sources=[{"metadata": _key(DESTINATION)}],
+        fallback_policy=_policy("round_robin", "round_robin.v3.RoundRobin"),
+        **more,
+    )
 
 
 def _policy(name: str, kind: str, **config: Any) -> Tree:
@@ -213,7 +224,10 @@ def envoy_gateway(replicas: list[str], gateways: list[str]) -> tuple[Tree, list[
         common_lb_config={"healthy_panic_threshold": {"value": check["panicThreshold"]}},
         **http2(),
     )
-    engines = cluster(name, replicas, common_lb_config={})
+    balanced = _policy(
+        "least_request", "least_request.v3.LeastRequest"
+    )  # its own default, which the patch replaces
+    engines = cluster(name, replicas, common_lb_config={}, load_balancing_policy=balanced)
     removed = [{"remove": header} for header in client["headers"]["earlyRequestHeaders"]["remove"]]
     kind = f"{_TYPES}http.early_header_mutation.header_mutation.v3.HeaderMutation"
     early = {"name": "early", "typed_config": {"@type": kind, "mutations": removed}}
@@ -275,11 +289,34 @@ def ai_gateway(replicas: list[str], gateways: list[str]) -> tuple[Tree, list[Tre
         "lb_policy": "CLUSTER_PROVIDED",
         "original_dst_lb_config": {"use_http_header": True, "http_header_name": DESTINATION},
     }
-    kind = f"{_TYPES}transport_sockets.tls.v3.UpstreamTlsContext"
-    tls = {"@type": kind, "common_tls_context": {"validation_context": {}}}
-    socket = {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": tls}}
     config = {"failure_mode_allow": False, "message_timeout": "300s", "processing_mode": _full_duplex()}
     return listener("pool", [_ext_proc("picker", config)]), [
         engines,
-        cluster("picker", gateways, **http2(), **socket),
+        cluster("picker", gateways, **_unchecked_tls()),
     ]
+
+
+def ai_gateway_open(replicas: list[str], gateways: list[str]) -> tuple[Tree, list[Tree]]:
+    """What newer releases make of one that fails open: steered by metadata, a picker that is looked at."""
+    config = {
+        "failure_mode_allow": True,
+        "message_timeout": "300s",
+        "processing_mode": _full_duplex(),
+        "metadata_options": {"receiving_namespaces": _LB},
+    }
+    check = {"timeout": "1s", "interval": "1s", "no_traffic_interval": "1s", "tcp_health_check": {}}
+    picker = cluster(
+        "picker",
+        gateways,
+        health_checks=[{**check, "unhealthy_threshold": 1, "healthy_threshold": 1}],
+        common_lb_config={"healthy_panic_threshold": {"value": 0}},
+        **_unchecked_tls(),
+    )
+    engines = cluster("pool", replicas, load_balancing_policy=_by_metadata())
+    return listener("pool", [_ext_proc("picker", config)]), [engines, picker]
+
+
+def _unchecked_tls() -> Tree:
+    kind = f"{_TYPES}transport_sockets.tls.v3.UpstreamTlsContext"
+    tls = {"@type": kind, "common_tls_context": {"validation_context": {}}}
+    return {**http2(), "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": tls}}

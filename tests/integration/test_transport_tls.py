@@ -113,6 +113,26 @@ async def test_files_are_served_and_clients_prove_themselves_where_they_must(
             await refused(secure(transport.port, ca, stranger))
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_who_only_looks_whether_tls_answers_sees_it(
+    kind: str, made: Path, version: ssl.TLSVersion
+) -> None:
+    """Envoy's TCP health checks over TLS, which agree on no protocol."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = version
+    async with serving(kind, TlsFiles(str(made / "server.pem"), str(made / "server.key"))) as transport:
+        reader, writer = await asyncio.open_connection("127.0.0.1", transport.port, ssl=context)
+        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() is None
+        if kind == "fast":
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert await asyncio.wait_for(reader.read(), 10) == b"", (
+                "greeted, although HTTP/2 was not agreed on"
+            )
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
 async def test_certificates_that_change_are_used_without_a_restart(
     kind: str, made: Path, tmp_path: Path
 ) -> None:

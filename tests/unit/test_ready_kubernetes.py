@@ -5,14 +5,17 @@ parts are those the generator writes. What Envoy makes of them: tests/integratio
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from extproc.addresses import parse_address
+from extproc.cli import main as kvsteer
 from extproc.config import GatewaySettings, parse
 from extproc.core import headers
 from extproc.envoyconfig import bootstrap
@@ -140,6 +143,12 @@ def test_a_kustomization_names_what_is_there(folder: str) -> None:
     assert [generated["files"] for generated in tree["configMapGenerator"]] == [["kvsteer.yaml"]]
 
 
+@pytest.mark.parametrize("folder", ["kubernetes", "ai-gateway"])
+def test_settings_pass_check_config(folder: str) -> None:
+    result = CliRunner().invoke(kvsteer, ["check-config", str(READY / folder / "kvsteer.yaml")])
+    assert (result.exit_code, "good; pools: llm" in result.output) == (0, True), result.output
+
+
 # ---- the gateway's own ----
 
 
@@ -185,15 +194,12 @@ def test_the_gateway_may_drain_before_it_is_killed() -> None:
         assert pod()["terminationGracePeriodSeconds"] > grpc.drain + grpc.drain_notice
 
 
-def test_what_the_gateway_writes_and_reads_is_mounted() -> None:
+def test_what_the_gateway_reads_is_mounted() -> None:
     mounts = {mount["name"]: mount for mount in container()["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
     assert set(mounts) == set(volumes)
     assert container()["args"] == ["serve", "-c", f"{mounts['settings']['mountPath']}/kvsteer.yaml"]
     assert volumes["settings"] == {"name": "settings", "configMap": {"name": "kvsteer"}}
-    assert Path(settings("kubernetes").envoy.eds_dir).parent == Path(mounts["eds"]["mountPath"])
-    assert "emptyDir" in volumes["eds"]
-    assert not mounts["eds"].get("readOnly")
 
 
 def test_rights_are_bound_to_the_pods_account() -> None:
@@ -251,15 +257,25 @@ def test_the_picker_is_asked_by_the_name_and_port_of_its_service(folder: str) ->
             assert each["spec"]["extProc"][0]["backendRefs"] == [{"name": "kvsteer", "port": ports["grpc"]}]
 
 
-@pytest.mark.parametrize("folder", ["istio", "ai-gateway"])
-def test_a_pool_has_the_pods_that_the_gateway_looks_for(folder: str) -> None:
-    pool = one(folder, "InferencePool", "llm")["spec"]
-    found = settings("ai-gateway" if folder == "ai-gateway" else "kubernetes").pools[0].discovery.kubernetes
+def test_a_pool_has_the_pods_that_the_gateway_looks_for() -> None:
+    pool, found = (
+        one("istio", "InferencePool", "llm")["spec"],
+        settings("kubernetes").pools[0].discovery.kubernetes,
+    )
     assert found is not None
     assert found.selector == ",".join(
         f"{key}={value}" for key, value in pool["selector"]["matchLabels"].items()
     )
     assert [str(port["number"]) for port in pool["targetPorts"]] == [found.port]
+    followed = settings("ai-gateway").pools[0].discovery.inference_pool
+    assert followed is not None
+    assert one("ai-gateway", "InferencePool", followed.name)
+
+
+def test_the_gateway_may_read_what_it_looks_for() -> None:
+    rules = one("kubernetes", "Role", "kvsteer-discovery")["rules"]
+    read = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
+    assert read["pods"] == read["inferencepools"] == {"list", "watch"}
 
 
 @pytest.mark.parametrize("folder", ["istio", "envoy-gateway"])
@@ -279,9 +295,31 @@ def test_the_service_has_the_pods_that_the_gateway_looks_for(folder: str) -> Non
 @cache
 def envoy() -> tuple[Tree, dict[str, Tree]]:
     """What the generator writes for the same settings: connection manager, clusters by name."""
-    tree = bootstrap(settings("kubernetes"))["static_resources"]
+    text = (
+        (READY / "kubernetes" / "kvsteer.yaml").read_text().replace("envoy:\n", "envoy:\n  eds_dir: /eds\n")
+    )
+    tree = bootstrap(parse(text, "with EDS"))["static_resources"]
     manager = tree["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     return manager, {cluster["name"]: cluster for cluster in tree["clusters"]}
+
+
+#: What clients could send of what the gateway owns or answers with, by name.
+OWNED = {headers.DESTINATION, headers.SUBSET, headers.SERVED, *headers.ALWAYS_REMOVED, *headers.OWNED_NAMES}
+
+
+def steering_policy() -> Tree:
+    """The generator's, without what Envoys before 1.38 or so would refuse to read."""
+    policy = deepcopy(envoy()[1]["kvsteer_pool_llm"]["load_balancing_policy"])
+    del policy["policies"][0]["typed_extension_config"]["typed_config"]["selected_host_key"]
+    found: Tree = policy
+    return found
+
+
+def strip_by_name() -> list[Tree]:
+    """The generator's strip, by name in place of prefixes, which Envoys before 1.36 don't know."""
+    (strip,) = deepcopy(envoy()[0]["early_header_mutation_extensions"])
+    strip["typed_config"]["mutations"] = [{"remove": name} for name in sorted(OWNED)]
+    return [strip]
 
 
 def told() -> Any:
@@ -298,26 +336,25 @@ def test_istios_patches_are_the_generators_parts() -> None:
     ours = dict(manager["http_filters"][0]["typed_config"])
     picker = {"cluster_name": "outbound|50051||kvsteer.llm.svc.cluster.local"}
     ours["grpc_service"] = {**ours["grpc_service"], "envoy_grpc": picker}
-    of_manager = ("@type", "stream_idle_timeout", "early_header_mutation_extensions")
-    of_pool, of_gateways = clusters["kvsteer_pool_llm"], clusters["kvsteer_gateways"]
+    of_gateways = clusters["kvsteer_gateways"]
+    of_manager = {key: manager[key] for key in ("@type", "stream_idle_timeout")}
     assert patches == [
         ("HTTP_FILTER", {"name": "envoy.filters.http.ext_proc", "typed_config": ours}),
         (
             "NETWORK_FILTER",
             {
                 "name": "envoy.filters.network.http_connection_manager",
-                "typed_config": {key: manager[key] for key in of_manager},
+                "typed_config": {**of_manager, "early_header_mutation_extensions": strip_by_name()},
             },
         ),
         ("LISTENER", {"per_connection_buffer_limit_bytes": settings("kubernetes").limits.body}),
         ("VIRTUAL_HOST", {"response_headers_to_add": told()}),
-        ("CLUSTER", {"load_balancing_policy": of_pool["load_balancing_policy"]}),
+        ("CLUSTER", {"load_balancing_policy": steering_policy()}),
         ("CLUSTER", {key: of_gateways[key] for key in ("common_lb_config", "health_checks")}),
     ]
 
 
 def test_envoy_gateways_steering_is_the_generators() -> None:
-    _, clusters = envoy()
     steering, telling = one("envoy-gateway", "EnvoyPatchPolicy")["spec"]["jsonPatches"]
     listener = one("envoy-gateway", "Gateway", "llm")["spec"]["listeners"][0]["name"]
     assert telling == {
@@ -331,7 +368,7 @@ def test_envoy_gateways_steering_is_the_generators() -> None:
         "operation": {
             "op": "add",
             "path": "/load_balancing_policy",
-            "value": clusters["kvsteer_pool_llm"]["load_balancing_policy"],
+            "value": steering_policy(),
         },
     }
 
@@ -368,14 +405,7 @@ def test_envoy_gateway_strips_every_header_the_gateway_owns_by_name() -> None:
 
 def test_envoy_ai_gateway_gets_tls_and_one_address_a_request() -> None:
     of = settings("ai-gateway")
-    patch = yaml.safe_load((READY / "ai-gateway" / "kustomization.yaml").read_text())["patches"][0]["patch"]
-    added = [change["value"] for change in yaml.safe_load(patch)]
-    volume, mount = added
-    assert mount["name"] == volume["name"]
-    assert {Path(of.grpc.tls.cert_file).parent, Path(of.grpc.tls.key_file).parent} == {
-        Path(mount["mountPath"])
-    }
-    assert {Path(of.grpc.tls.cert_file).name, Path(of.grpc.tls.key_file).name} == {"tls.crt", "tls.key"}
+    assert of.grpc.tls.on
     assert of.requests.fallbacks == 0, "a list of addresses is no address to ORIGINAL_DST"
     annotations = one("ai-gateway", "InferencePool", "llm")["metadata"].get("annotations", {})
     assert "aigateway.envoyproxy.io/processing-body-mode" not in annotations, (

@@ -150,7 +150,11 @@ class Door:
         limit = self._handshake if self._context is not None else None
         try:
             await self._loop.connect_accepted_socket(
-                lambda: wire, accepted, ssl=self._context, ssl_handshake_timeout=limit
+                lambda: wire,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=limit,
+                ssl_shutdown_timeout=limit,
             )
         except BaseException as error:
             self._gone(wire)

@@ -44,11 +44,16 @@ class Wire(asyncio.Protocol):
         self._seen = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, unless TLS chose another protocol."""
+        """Greet, unless TLS chose another protocol: then part with TLS' own good-bye.
+
+        Those who only look whether TLS answers, as Envoy's TCP health checks do, agree on no protocol. A reset would
+        overtake TLS 1.2's last message of the handshake, and the gateway would look dead to them.
+        """
         self._transport = transport
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
-            self._transport.abort()
+            self.connection.closed = True
+            self._transport.close()
             return
         self._handshake = self._loop.call_later(self._owner.handshake, self._late)
         self.flush()
