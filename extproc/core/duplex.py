@@ -89,15 +89,18 @@ class Duplex:
         self._got = bytearray()
         self.keeps = False
 
-    def answer(self, headers: bytes, body: bytes | None = None) -> tuple[bytes, ...]:
+    def answer(
+        self, headers: bytes, body: bytes | None = None, *, decoded: bool = False
+    ) -> tuple[bytes, ...]:
         """Everything that Envoy waits for; call it once.
 
         Args:
             headers: the answer to the request's headers.
             body: sent on instead of what came; None for that.
+            decoded: whether what came was in a content-encoding, and `body` is not.
         """
         if body is not None:
-            headers += replies.with_length(len(body))
+            headers += replies.with_length(len(body), decoded=decoded)
         whole = self.body if body is None else body
         self.drop()
         ends = self.complete and not self._by_trailers

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from extproc.core import clean_end, dialects, encoding, observer, refusals, replies
+from extproc.core import clean_end, dialects, encoding, observer, onward, refusals, replies
 from extproc.core.admission import wire
 from extproc.core.admission.answers import Answer
 from extproc.core.admission.identity import Told
@@ -38,6 +38,7 @@ from extproc.core.opening import BODIED, DUPLEX, PARTIAL, UNSEEN, Opening
 from extproc.core.owed import Owed
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt, opaque
+from extproc.core.rename import Parts
 from extproc.core.reply import CLOSE, GO_ON, GO_ON_BODY, NEUTRAL, SILENCE, Reply
 from extproc.core.response import Response
 from extproc.core.steering import Steering
@@ -279,26 +280,30 @@ class Exchange:
         except Unreadable as error:
             self.why = error.reason
             if cut or rules.unreadable_passes or error.reason == "no_dialect":
-                return self._sent_on(self._decide(opaque(body, error), now, UNREADABLE), None)
+                prompt = opaque(body, error)
+                return self._onward(self._decide(prompt, now, UNREADABLE), prompt, body, cut=cut)
             return self._refuse(BAD_REQUEST, error.reason)
-        reply = self._decide(prompt, now, STEERED, size)
-        lesser = self.admitted.lesser if self.admitted is not None else None
-        same = bool(opening.coding) or cut
-        asks = rules.include_usage and prompt.dialect not in rules.unread
-        changed = None if same else wire.changed(prompt, body, lesser, usage=asks)
+        return self._onward(self._decide(prompt, now, STEERED, size), prompt, body, cut=cut)
+
+    def _onward(self, reply: Reply, prompt: Prompt, body: bytes, *, cut: bool) -> Reply:
+        """The answer to a request that was decided or is held, with its body as it is to go on."""
+        holder, plain = self._owed or self.decision, not self.opening.coding
+        if cut or holder is None:
+            return self._sent_on(reply, None)
+        changed = onward.body_of(self._steering.rules, holder.pool, prompt, body, self.admitted, plain=plain)
         if self._owed is not None:
             self._owed.body = changed
-            return reply
         return self._sent_on(reply, changed)
 
-    def _sent_on(self, reply: Reply, body: bytes | None) -> Reply:
+    def _sent_on(self, reply: Reply, body: Parts | None) -> Reply:
         """The same answer to a request that goes, with its body where that is held here, or with another one."""
         if self.state == HELD or self.outcome not in _GOES or (body is None and self._duplex is None):
             return reply
         assert isinstance(reply.data, bytes)
+        decoded = bool(self.opening.coding)
         if self._duplex is not None:
-            return Reply(self._duplex.answer(reply.data, body))
-        return Reply(reply.data + replies.replaced(body or b""))
+            return Reply(self._duplex.answer(reply.data, b"".join(body) if body else None, decoded=decoded))
+        return Reply(replies.replaced(reply.data, body or (), decoded=decoded))
 
     def _decide(self, prompt: Prompt | None, now: float, outcome: str, size: int = 0) -> Reply:
         """Decide now, or hold it where its pool has a room for it; `size` bytes of body wait then."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.rename import Parts
 
 
 @dataclass(slots=True)
@@ -15,7 +16,7 @@ class Owed:
         arrived: when, in seconds of the monotonic clock.
         outcome: how it will have been dealt with.
         size: bytes of its body.
-        body: the other body that it goes on with; None where it goes on as it came.
+        body: the other body that it goes on with, in pieces; None where it goes on as it came.
     """
 
     prompt: Prompt | None
@@ -23,4 +24,4 @@ class Owed:
     arrived: float
     outcome: str
     size: int
-    body: bytes | None = None
+    body: Parts | None = None

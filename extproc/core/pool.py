@@ -107,6 +107,8 @@ class Pool:
     ) -> None:
         self.name = name
         self.models = frozenset(models)
+        #: A model -> the name under which the replicas serve it, where that is another.
+        self.renames: Mapping[str, str] = {}
         self.traits = traits or Traits()
         self.policy_name = policy
         self.policy_settings = dict(policy_settings or {})

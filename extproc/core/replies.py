@@ -144,6 +144,10 @@ def _field(tag: bytes, data: bytes) -> bytes:
     return tag + varint(len(data)) + data
 
 
+#: `remove_headers: content-encoding` in a mutation of headers.
+_UNCODED = b"\x12\x10content-encoding"
+
+
 @lru_cache(maxsize=4096)
 def varint(size: int) -> bytes:
     """A length as protobuf writes it: seven bits a byte, the lowest first."""
@@ -166,9 +170,10 @@ def echo(body: bytes, *, end: bool = False, without_message: bool = False, compr
     return _bytes(message)
 
 
-def with_length(size: int) -> bytes:
-    """To append to an answer to headers: the body that goes on has so many bytes."""
-    length = _field(b"\x12", _set_header("content-length", str(size)))
+def with_length(size: int, *, decoded: bool = False) -> bytes:
+    """To append to an answer to headers: the body that goes on has so many bytes, and if `decoded` no coding."""
+    mutation = _set_header("content-length", str(size)) + (_UNCODED if decoded else b"")
+    length = _field(b"\x12", mutation)
     return _field(b"\x0a", _field(b"\x0a", length))
 
 
@@ -181,13 +186,24 @@ def tell_served(address: str) -> bytes:
     return _bytes(message)
 
 
-def replaced(body: bytes) -> bytes:
-    """To append to `steer`'s answer to a body: the request goes on with this one, and with its length."""
-    length = _field(b"\x12", _set_header("content-length", str(len(body))))  # else Envoy answers 500
-    mutation = _field(
-        b"\x1a", _field(b"\x0a", body)
-    )  # CommonResponse { header_mutation body_mutation { body } }
-    return _field(b"\x1a", _field(b"\x0a", length + mutation))
+def replaced(answer: bytes, body: Sequence[bytes | memoryview], *, decoded: bool = False) -> bytes:
+    """`steer`'s answer to a body, with another one that the request goes on with, and its length.
+
+    Args:
+        answer: what `steer` made.
+        body: in pieces; each byte of it is copied once.
+        decoded: whether it came in a content-encoding, and goes on without.
+    """
+    size = sum(map(len, body))
+    mutation = _set_header("content-length", str(size)) + (
+        _UNCODED if decoded else b""
+    )  # else Envoy answers 500
+    # ProcessingResponse { request_body { response { header_mutation body_mutation { body } } } }
+    head = b"\x0a" + varint(size)
+    head = _field(b"\x12", mutation) + b"\x1a" + varint(len(head) + size) + head
+    for tag in (b"\x0a", b"\x1a"):
+        head = tag + varint(len(head) + size) + head
+    return b"".join((answer, head, *body))
 
 
 def answered(status: int, body: bytes) -> bytes:

@@ -217,6 +217,10 @@ class PoolSettings(Settings):
         default_factory=list, description="kinds of requests it takes; empty for every kind"
     )
     prompt_tokens: ShapeSettings = Field(default_factory=ShapeSettings)
+    served_as: dict[str, str] = Field(
+        default_factory=dict,
+        description="a model -> the name by which the replicas serve it, where that is another",
+    )
     version: str = Field(
         default="",
         pattern=r"^(|[A-Za-z0-9][A-Za-z0-9._-]{0,62})$",
@@ -293,6 +297,15 @@ class PoolSettings(Settings):
         if names:
             made_of(names)
         return names
+
+    @model_validator(mode="after")
+    def _serves_what_it_answers_for(self) -> Self:
+        for model in self.served_as:
+            if self.models and model not in self.models:
+                raise ValueError(
+                    f"served_as has {model!r}, which is not among its models; add it there or remove it"
+                )
+        return self
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:

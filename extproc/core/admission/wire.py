@@ -1,9 +1,7 @@
-"""Admission on the wire: refusals, bodies that ask for less, and what an exchange used in the end."""
+"""Admission on the wire: refusals, and what an exchange used in the end."""
 
-from extproc.core import include_usage, replies
+from extproc.core import replies
 from extproc.core.admission.answers import Answer, ratelimit_headers, whole_seconds
-from extproc.core.admission.rewrite import degraded
-from extproc.core.admission.tenants import Degrade
 from extproc.core.decide import Decision
 from extproc.core.ending import Ending
 from extproc.core.pool import Pool
@@ -23,12 +21,6 @@ def turned_away(answer: Answer, key: int, pool: Pool, prompt: Prompt | None, now
     decision.tokens = answer.numbers.get("tokens", 0.0)
     decision.reason = answer.reason
     return decision
-
-
-def changed(prompt: Prompt, body: bytes, lesser: Degrade | None, *, usage: bool) -> bytes | None:
-    """The body as the request goes on: degraded, asked for its `usage`; None where it stays as it is."""
-    made = degraded(body, lesser) if lesser is not None else None
-    return (include_usage.added(prompt, made or body) or made) if usage else made
 
 
 def used(decision: Decision | None, ending: Ending | None) -> float | None:

@@ -1,0 +1,50 @@
+"""The body as a request goes on: with less asked for, with its usage asked for, under its name in the pool."""
+
+from typing import Protocol
+
+from extproc.core import include_usage
+from extproc.core.admission.answers import Answer
+from extproc.core.admission.rewrite import degraded
+from extproc.core.pool import Pool
+from extproc.core.prompt import Prompt
+from extproc.core.rename import Parts, spliced
+
+
+class Asks(Protocol):
+    """What the operator decided about bodies (`steering.Rules`)."""
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether streams are asked for their usage."""
+        ...
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Dialects that are not."""
+        ...
+
+
+def body_of(
+    rules: Asks, pool: Pool, prompt: Prompt, body: bytes, admitted: Answer | None, *, plain: bool
+) -> Parts | None:
+    """The body in pieces; None where it stays as it came.
+
+    Args:
+        rules: the operator's.
+        pool: where it goes.
+        prompt: what was read out of `body`.
+        body: JSON, not compressed.
+        admitted: what admission said of it; None where it was not asked.
+        plain: whether it came as it is here. Else only its name is changed.
+    """
+    lesser = admitted.lesser if admitted is not None else None
+    usage = rules.include_usage and prompt.dialect not in rules.unread
+    made = degraded(body, lesser) if lesser is not None and plain else None
+    if usage and plain:
+        made = include_usage.added(prompt, made or body) or made
+    names = lesser is not None and lesser.kind == "model"
+    told = prompt.model if names else prompt.asked or prompt.model
+    wanted = pool.renames.get(prompt.model, prompt.model) if pool.renames else prompt.model
+    if wanted != told:
+        return spliced(made or body, wanted)
+    return None if made is None else (made,)

@@ -1,0 +1,214 @@
+"""Another value for the model in a body of JSON, spliced into its bytes: all else stays as the client wrote it.
+
+Nothing is parsed and written anew, so numbers, order, spacing, escapes and members given twice stay. Of `model` given
+twice every one is replaced, whichever a reader takes. Only the outermost object's members count.
+
+Three ways to find where values end, since each is fast where another is slow. A large body is mostly a few long
+strings: their ends are looked for with `bytes.find`, at memory's speed. Where there are too many of them, and in
+small bodies, msgspec skips the values, at about a third of a nanosecond a byte. It tells one value a name, so a body that
+gives a name twice is read by a regular expression, at some nanoseconds a byte.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import orjson
+
+_SPACE: Final = rb"[ \t\n\r]*+"
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_MEMBER = re.compile(_SPACE + rb"(" + _STRING + rb")" + _SPACE + rb":" + _SPACE, re.DOTALL)
+_SCALAR = re.compile(rb"(?:" + _STRING + rb"|[^,}\]\" \t\n\r]++)", re.DOTALL)
+_AFTER = re.compile(_SPACE + rb"([,}])")
+#: From one bracket to the next, strings passed over.
+_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+([\[\]{}])", re.DOTALL)
+_STRUCTURE = re.compile(rb'["\[\]{}]')
+
+#: Bodies of so many bytes are read by leaps, if that takes no more than one look in so many bytes: a look takes
+#: about 0.4 us, in which msgspec skips 1 KiB.
+_LARGE: Final = 256 * 2**10
+_BYTES_A_LOOK: Final = 4096
+#: Bytes looked at one by one before a leap.
+_NEAR: Final = 4096
+#: Longest run of backslashes that is counted.
+_RUN: Final = 64
+#: Bytes of a value that are compared at each end, where it is longer than twice that.
+_COMPARED: Final = 2048
+_BACKSLASH, _QUOTE = 0x5C, 0x22
+_OPEN, _STRUCTURAL = b"[{", (b'"', b"[", b"]", b"{", b"}")
+
+
+_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _OtherWayError(Exception):
+    """It takes too many looks, or a name comes twice."""
+
+
+#: A body in pieces, to be joined once.
+Parts = tuple[bytes | memoryview, ...]
+
+
+def renamed(body: bytes, name: str) -> bytes:
+    """The body with `name` as its model; the same bytes where it names none. As `spliced`, joined."""
+    return b"".join(spliced(body, name) or (body,))
+
+
+def spliced(body: bytes, name: str) -> Parts | None:
+    """The body with `name` as its model, in pieces that are views of it; None where it names none.
+
+    Args:
+        body: a JSON object that a parser has accepted; what comes of anything else is undefined.
+        name: put in as JSON.
+    """
+    value, view, at = orjson.dumps(name), memoryview(body), 0
+    parts: list[bytes | memoryview] = []
+    for start, end in _places(body):
+        parts += [view[at:start], value]
+        at = end
+    return (*parts, view[at:]) if parts else None
+
+
+def _places(body: bytes) -> list[tuple[int, int]]:
+    """Where the values of the outermost members named `model` begin and end."""
+    ways = (_by_leaps, _by_lengths) if len(body) >= _LARGE else (_by_lengths,)
+    for way in ways:
+        try:
+            return way(body)
+        except _OtherWayError:
+            continue
+    return _members(body, lambda _key, at: _end(body, at))
+
+
+def _by_leaps(body: bytes) -> list[tuple[int, int]]:
+    leaps = _Leaps(body)
+    return _members(body, lambda _key, at: leaps.end(at))
+
+
+def _by_lengths(body: bytes) -> list[tuple[int, int]]:
+    """By each value's length, as msgspec skips it. What stands there must be that value, or a name came twice."""
+    try:
+        values = {key: memoryview(raw) for key, raw in _RAW.decode(body).items()}
+    except (
+        msgspec.DecodeError
+    ) as error:  # it takes a little less than orjson, such as numbers out of all bounds
+        raise _OtherWayError from error
+
+    def end_of(key: bytes, at: int) -> int:
+        value = values.pop(_text(key), None)
+        if value is None:
+            raise _OtherWayError
+        end = at + value.nbytes
+        if not _is_there(body, at, end, value):
+            raise _OtherWayError
+        return end
+
+    found = _members(body, end_of)
+    if values:
+        raise _OtherWayError
+    return found
+
+
+def _is_there(body: bytes, at: int, end: int, value: memoryview) -> bool:
+    """Whether a value stands there. Of a long one only the ends are compared: who crafts another spoils their own."""
+    if end - at <= 2 * _COMPARED:
+        return body[at:end] == value
+    return (
+        body[at : at + _COMPARED] == value[:_COMPARED] and body[end - _COMPARED : end] == value[-_COMPARED:]
+    )
+
+
+def _members(body: bytes, end_of: Callable[[bytes, int], int]) -> list[tuple[int, int]]:
+    """Where the models' values are; `end_of` tells where that of a name, which begins there, ends."""
+    found = []
+    at = body.index(b"{") + 1
+    while (member := _MEMBER.match(body, at)) is not None:  # none in an empty object
+        start = member.end()
+        end = end_of(member[1], start)
+        if _is_model(member[1]):
+            found.append((start, end))
+        after = _AFTER.match(body, end)
+        if after is None or after[1] == b"}":
+            break
+        at = after.end()
+    return found
+
+
+def _is_model(key: bytes) -> bool:
+    return key == b'"model"' or (b"\\" in key and orjson.loads(key) == "model")
+
+
+def _text(key: bytes) -> str:
+    return key[1:-1].decode() if b"\\" not in key else orjson.loads(key)
+
+
+def _end(body: bytes, at: int) -> int:
+    """Where the value that begins at `at` ends."""
+    if body[at] not in _OPEN:
+        return _scalar_end(body, at)
+    depth = 0
+    for bracket in _BRACKET.finditer(body, at):
+        depth += 1 if bracket[1] in _OPEN else -1
+        if not depth:
+            return bracket.end()
+    return len(body)
+
+
+def _scalar_end(body: bytes, at: int) -> int:
+    scalar = _SCALAR.match(body, at)
+    return scalar.end() if scalar is not None else len(body)
+
+
+class _Leaps:
+    """Finds ends of values by leaps from quote to bracket; raises `_OtherWayError` for too many."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._looks = len(body) // _BYTES_A_LOOK
+
+    def end(self, at: int) -> int:
+        """Where the value that begins at `at` ends."""
+        body, depth = self._body, 0
+        if body[at] == _QUOTE:
+            return self._string_end(at)
+        if body[at] not in _OPEN:
+            return _scalar_end(body, at)
+        while True:
+            if body[at] == _QUOTE:
+                at = self._string_end(at)
+            else:
+                depth += 1 if body[at] in _OPEN else -1
+                at += 1
+                if not depth:
+                    return at
+            at = self._next(at)
+
+    def _next(self, at: int) -> int:
+        """The next quote or bracket."""
+        self._look()
+        near = _STRUCTURE.search(self._body, at, at + _NEAR)
+        if near is not None:
+            return near.start()
+        found = [self._body.find(char, at) for char in _STRUCTURAL]
+        return min((place for place in found if place >= 0), default=len(self._body) - 1)
+
+    def _string_end(self, at: int) -> int:
+        """Where the string whose quote stands at `at` ends: at the next quote with an even number of backslashes."""
+        body = self._body
+        while True:
+            self._look()
+            start, at = at + 1, body.find(b'"', at + 1)
+            if body[at - 1] != _BACKSLASH or at == start:
+                return at + 1
+            run = body[max(start, at - _RUN) : at]
+            slashes = len(run) - len(run.rstrip(b"\\"))
+            if slashes == _RUN:
+                raise _OtherWayError
+            if slashes % 2 == 0:
+                return at + 1
+
+    def _look(self) -> None:
+        self._looks -= 1
+        if self._looks < 0:
+            raise _OtherWayError
