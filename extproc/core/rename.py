@@ -5,8 +5,8 @@ twice every one is replaced, whichever a reader takes. Only the outermost object
 
 Three ways to find where values end, since each is fast where another is slow. A large body is mostly a few long
 strings: their ends are looked for with `bytes.find`, at memory's speed. Where there are too many of them, and in
-small bodies, msgspec skips the values, at about a third of a nanosecond a byte. It tells one value a name, so a body that
-gives a name twice is read by a regular expression, at some nanoseconds a byte.
+small bodies, msgspec skips the values, at about a third of a nanosecond a byte. It tells one value a name, so a body
+that gives a name twice is read by a regular expression, at some nanoseconds a byte.
 """
 
 import re

@@ -1,111 +1,129 @@
 """A model renamed in a body's bytes: everything else stays."""
 
-import os
+import json
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.core import rename
 from extproc.core.rename import renamed
 
-_NAMES = st.sampled_from(["llama", 'a"b\\c', "é模型", "", "org/name:v2"])
-_TEXTS = st.text(max_size=30) | st.sampled_from(['"model"', '","model":"x"', "\\", '\\"', "}{][", 'model":'])
-_NUMBERS = st.sampled_from(["9007199254740993", "1e400", "-0.0", "1E+2", "12345678901234567890123", "0.1000"])
+_NAMES = ["llama", 'a"b\\c', "é模型", "", "org/name:v2"]
+_TEXTS = ['"model"', '","model":"x"', "\\", '\\"', "}{][", 'model":', "é模型 😀", "plain words", ""]
+_NUMBERS = ["9007199254740993", "1e300", "-0.0", "1E+2", "12345678901234567890123", "0.1000"]
+_SPACES = [b"", b"", b" ", b"\r\n", b"\n\t"]
+_KEYS = [b'"model"', b'"a"', rb'"mod\u0065l"', b'"models"', b'"\\"model"']
 
 
-def spelled(text: str, ways: list[int]) -> bytes:
-    """A JSON string with some characters as escapes, as `ways` says (0 as they are, 1 \\u, 2 \\U in capitals)."""
+def spelled(text: str, rng: Random) -> bytes:
+    """A JSON string, some of its characters as escapes, in small letters or capitals."""
     out = bytearray(b'"')
-    for number, letter in enumerate(text):
-        way = ways[number % len(ways)] if ways else 0
-        if way and ord(letter) < 0x10000 and not 0xD800 <= ord(letter) < 0xE000:
-            code = f"{ord(letter):04x}"
-            out += b"\\u" + (code if way == 1 else code.upper()).encode()
+    escapes = rng.random() < 0.4
+    for letter in text:
+        if escapes and ord(letter) < 0x10000 and rng.random() < 0.5:
+            out += (f"\\u{ord(letter):04x}" if rng.random() < 0.5 else f"\\u{ord(letter):04X}").encode()
         else:
             out += orjson.dumps(letter)[1:-1]
     return bytes(out + b'"')
 
 
-@st.composite
-def _values(draw: st.DrawFn, depth: int = 0) -> bytes:
-    kind = draw(st.integers(0, 3 if depth > 2 else 5))
+def value(rng: Random, depth: int = 0) -> bytes:
+    """Any JSON value, with names and texts in it that could be taken for the model."""
+    kind = rng.randrange(4 if depth > 3 else 6)
     if kind == 0:
-        return spelled(draw(_TEXTS), draw(st.lists(st.integers(0, 2), max_size=3)))
+        return spelled("".join(rng.choices(_TEXTS, k=rng.randrange(4))), rng)
     if kind == 1:
-        return draw(_NUMBERS).encode()
+        return rng.choice(_NUMBERS).encode()
     if kind in (2, 3):
-        return draw(st.sampled_from([b"true", b"null", b'""', b"[]", b"{ }", b'{"model":1}', b'["model"]']))
-    items = draw(st.lists(_values(depth + 1), max_size=3))
-    space = draw(st.sampled_from([b"", b" ", b"\n\t"]))
+        return rng.choice([b"true", b"null", b'""', b"[]", b"{ }", b'{"model":1}', b'["model"]'])
+    items = [value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    space = rng.choice(_SPACES)
     if kind == 4:
         return b"[" + space + (space + b"," + space).join(items) + space + b"]"
-    keys = [draw(st.sampled_from([b'"model"', b'"a"', rb'"mod\u0065l"'])) for _ in items]
-    return (
-        b"{"
-        + space
-        + b",".join(key + space + b":" + item for key, item in zip(keys, items, strict=True))
-        + b"}"
-    )
+    return b"{" + space + b",".join(rng.choice(_KEYS) + space + b":" + item for item in items) + b"}"
 
 
-@st.composite
-def _bodies(draw: st.DrawFn) -> tuple[list[bytes], list[int]]:
-    """A body in pieces, and which of them are the outermost model's values."""
-    pieces, models = [draw(st.sampled_from([b"{", b" \n{ ", b"{\t"]))], []
-    members = draw(st.lists(st.tuples(st.booleans(), _values()), min_size=1, max_size=6))
-    for number, (is_model, value) in enumerate(members):
-        space = draw(st.sampled_from([b"", b" ", b"\r\n"]))
-        if is_model:
-            key = spelled("model", draw(st.lists(st.integers(0, 2), max_size=5)))
-        else:
-            key = spelled(draw(st.text(max_size=8).filter(lambda it: it != "model")), [])
-        pieces.append((b"," if number else b"") + space + key + space + b":" + space)
+def generated(rng: Random) -> tuple[list[bytes], list[int]]:
+    """A body in pieces, and which of them are the outermost model's values: none, one or several."""
+    pieces, models = [rng.choice([b"{", b" \n{ ", b"{\t"])], []
+    for number in range(rng.randrange(1, 7)):
+        is_model = rng.random() < 0.4
+        key = spelled("model" if is_model else rng.choice(["a", "messages", "models", "Model", "é", ""]), rng)
+        space = rng.choice(_SPACES)
+        pieces.append((b"," if number else b"") + space + key + space + b":" + rng.choice(_SPACES))
         if is_model:
             models.append(len(pieces))
-        pieces.append(value)
-        pieces.append(space)
-    pieces.append(draw(st.sampled_from([b"}", b"}\n", b" } "])))
+        pieces += [value(rng), rng.choice(_SPACES)]
+    pieces.append(rng.choice([b"}", b"}\n", b" } "]))
     return pieces, models
 
 
-def parses(body: bytes) -> bool:
-    try:
-        orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return False
-    return True
+@contextmanager
+def way(how: str) -> Iterator[None]:
+    """Have bodies of every size read in one of the ways."""
+    with ExitStack() as stack:
+        if how == "read whole":
+            stack.enter_context(patch.object(rename, "_by_lengths", side_effect=rename._OtherWayError))
+        elif how != "by lengths":
+            stack.enter_context(patch.object(rename, "_LARGE", 0))
+            stack.enter_context(patch.object(rename, "_NEAR", 1))
+            looks = 0.01 if how == "by leaps" else 4096
+            stack.enter_context(patch.object(rename, "_BYTES_A_LOOK", looks))
+        yield
+
+
+WAYS = ["by lengths", "by leaps", "by leaps, given up", "read whole"]
 
 
 def in_either_way(body: bytes, name: str) -> bytes:
-    """The body renamed by reading it whole, which leaps must come to as well."""
-    slow = renamed(body, name)
-    with patch.object(rename, "_LARGE", 0), patch.object(rename, "_NEAR", 1):
-        with patch.object(rename, "_BYTES_A_LOOK", 0.01):
-            assert renamed(body, name) == slow, "by leaps"
-        assert renamed(body, name) == slow, "by leaps, given up"
-    with patch.object(rename, "_by_lengths", side_effect=rename._OtherWayError):
-        assert renamed(body, name) == slow, "read whole"
-    return slow
+    """The body renamed, all ways alike."""
+    found = set()
+    for how in WAYS:
+        with way(how):
+            found.add(renamed(body, name))
+    assert len(found) == 1
+    return found.pop()
 
 
-@settings(max_examples=int(os.environ.get("KVSTEER_BODIES", "500")), deadline=None)
-@given(_bodies(), _NAMES)
-@example(([b"{", b'"model":', b'"\\\\"', b',"x":"\\"model\\":"}'], [2]), "llama")
-@example(([b'{"model', b'":', b"[9007199254740993]", b',"model":', b"1e400", b"}"], [2, 4]), "x")
-def test_all_but_the_outermost_models_stays_byte_for_byte(
-    made: tuple[list[bytes], list[int]], name: str
-) -> None:
-    pieces, models = made
-    body = b"".join(pieces)
-    if not parses(body):
-        return  # a number that no parser takes
-    wanted = b"".join(orjson.dumps(name) if i in models else piece for i, piece in enumerate(pieces))
-    assert in_either_way(body, name) == wanted
+@pytest.mark.parametrize("how", WAYS)
+def test_all_but_the_outermost_models_stays_byte_for_byte_in_five_thousand_bodies(how: str) -> None:
+    several = 0
+    with way(how):
+        for number in range(5000):
+            rng = Random(number)
+            (pieces, models), name = generated(rng), rng.choice(_NAMES)
+            body = b"".join(pieces)
+            orjson.loads(body)  # it is JSON
+            wanted = b"".join(orjson.dumps(name) if i in models else piece for i, piece in enumerate(pieces))
+            assert renamed(body, name) == wanted, body
+            several += len(models) > 1
+    assert several > 1000
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["model", "a"]) | st.text(max_size=3), inner, max_size=3)
+        ),
+        max_leaves=10,
+    ),
+    st.booleans(),
+)
+def test_a_body_that_json_wrote_is_renamed_as_json_would(inner: Any, escaped: bool) -> None:
+    body = json.dumps({"x": inner, "model": "a", "y": inner}, ensure_ascii=escaped)
+    wanted = json.dumps({"x": inner, "model": "b", "y": inner}, ensure_ascii=escaped)
+    assert in_either_way(body.encode("utf-8", "replace"), "b") == wanted.encode("utf-8", "replace")
 
 
 @pytest.mark.parametrize(
