@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,19 +70,26 @@ def stack(request: pytest.FixtureRequest, running: Witnesses) -> Iterator[MeshSt
         yield started
 
 
-def test_envoy_accepts_it_without_a_word(stack: MeshStack) -> None:
-    command = [
-        str(ENVOY),
-        "--mode",
-        "validate",
-        "--log-level",
-        "warn",
-        "-c",
-        str(stack.folder / "envoy.yaml"),
-    ]
+def validated(path: Path) -> tuple[int, str]:
+    command = [str(ENVOY), "--mode", "validate", "--log-level", "warn", "-c", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "OK" in done.stdout) == (0, True), done.stderr
-    assert "deprecated" not in done.stderr.lower(), done.stderr
+    return done.returncode, done.stderr
+
+
+def test_envoy_accepts_it_without_a_word(stack: MeshStack) -> None:
+    code, said = validated(stack.folder / "envoy.yaml")
+    assert (code, "deprecated" in said.lower()) == (0, False), said
+
+
+def test_a_cluster_that_balances_by_locality_takes_no_steering(tmp_path: Path) -> None:
+    """The trap that envoy/istio warns of."""
+    listener, (engines, pickers) = mesh_world.istio(["10.0.0.1:80"], ["10.0.0.2:80"])
+    engines["common_lb_config"] = {"locality_weighted_lb_config": {}}
+    path = tmp_path / "envoy.yaml"
+    path.write_text(yaml.safe_dump(mesh_world.bootstrap(1, 2, listener, [engines, pickers])))
+    code, said = validated(path)
+    assert code != 0
+    assert "load_balancing_policy cannot be combined" in said
 
 
 @pytest.mark.parametrize("body", [BODY, None])

@@ -354,6 +354,20 @@ def test_istios_patches_are_the_generators_parts() -> None:
     ]
 
 
+def test_istios_connections_have_room_for_every_stream() -> None:
+    rules = [each for each in everything("istio") if each["kind"] == "DestinationRule"]
+    assert {each["metadata"]["name"] for each in rules} == {"kvsteer", "vllm"}
+    for rule in rules:
+        room = rule["spec"]["trafficPolicy"]["connectionPool"]
+        most = {
+            room["tcp"]["maxConnections"],
+            room["http"]["http2MaxRequests"],
+            room["http"]["http1MaxPendingRequests"],
+        }
+        assert most == {settings("kubernetes").envoy.concurrent}
+        assert not {"outlierDetection", "loadBalancer"} & set(rule["spec"]["trafficPolicy"])
+
+
 def test_envoy_gateways_steering_is_the_generators() -> None:
     steering, telling = one("envoy-gateway", "EnvoyPatchPolicy")["spec"]["jsonPatches"]
     listener = one("envoy-gateway", "Gateway", "llm")["spec"]["listeners"][0]["name"]
