@@ -8,6 +8,7 @@ the old incarnation's books, which nobody reads any more.
 """
 
 import math
+from itertools import islice
 from typing import NamedTuple
 
 from extproc.core.progress import Known, Prompt, Tally
@@ -18,6 +19,11 @@ _STEP_WORK = 8192.0
 _STEP_SECONDS = 0.5
 #: Most prompts that became known as computed since counters were last asked; older ones are forgotten.
 _MOST_KNOWN = 4096
+#: Seconds between two prompts within which the later one may have reached the engine first: several gateways send, news
+#: of others' come a journal's delay late, and large bodies travel longer than small ones.
+_SWAPPED = 0.05
+#: Most prompts that are looked at as those the engine may have begun with.
+_MOST_FIRST = 16
 
 
 class _Sent(NamedTuple):
@@ -102,10 +108,25 @@ class Books:
         """Work up to the end of the first prompt whose first token must come before the clock goes on."""
         ahead = 0.0
         for key, left in self._prefilling.items():
-            ahead += left
             if self._sent[key].told:
-                break
+                return ahead + self._prefilling[self._first(key)]
+            ahead += left
         return ahead
+
+    def _first(self, key: int) -> int:
+        """Of the prompts that the engine may have begun with, `key` or others sent at nearly the same time, the longest.
+
+        All gateways then take the same one for begun, in whatever order they heard of them, and none takes less time
+        off than the engine had.
+        """
+        longest, at = self._sent[key], self._sent[key].at
+        for other in islice(self._prefilling, _MOST_FIRST):
+            sent = self._sent[other]
+            if sent.at - at > 2 * _SWAPPED:
+                break
+            if sent.told and sent.work > longest.work and abs(sent.at - at) <= _SWAPPED:
+                key, longest = other, sent
+        return key
 
     @property
     def awaits(self) -> bool:
@@ -120,6 +141,12 @@ class Books:
         """Take so much work off the oldest prompts; one whose first token will be told holds up those behind it."""
         done = []
         for key, left in self._prefilling.items():
+            if self._sent[key].told:
+                first = self._first(key)
+                off = min(max(budget, 0.0), self._prefilling[first])
+                self._prefilling[first] -= off
+                self.pending -= off
+                break
             if budget < left:
                 if budget > 0:
                     self._prefilling[key] = left - budget
@@ -127,9 +154,6 @@ class Books:
                 break
             self.pending -= left
             budget -= left
-            if self._sent[key].told:
-                self._prefilling[key] = 0.0
-                break
             done.append(key)
         for key in done:
             del self._prefilling[key]
@@ -188,18 +212,23 @@ class Books:
             began = min(began, sent.at)
         began, self._done_at = max(self._done_at, began), max(self._done_at, at)
         self._take(0.0)
-        if at < now and self._prefilling:
-            self._catch_up(now)
+        if self._prefilling and (self._told or at < now):
+            self._begin_behind(now)
         self._foresee()
         blurred, self._blurred = self._blurred, False
         return (0.0, 0.0) if blurred or self._done_at <= began else (work, self._done_at - began)
 
-    def _catch_up(self, now: float) -> None:
-        """The last first token is known late: take off what was computed of the prompts behind it since then."""
-        left = [self._sent[key] for key in self._prefilling]
-        since = max(self._done_at, min(sent.at for sent in left))
-        off = sum(sent.work for sent in left) - self.pending
-        self._drain(max((now - since) * self._speed - off, 0.0))
+    def _begin_behind(self, now: float) -> None:
+        """What is behind the last first token was begun then, or when it was sent: not before, whichever prompt the
+        clock took that time off, and not when it became known."""
+        left = {key: self._sent[key] for key in self._prefilling}
+        since = max(self._done_at, min(sent.at for sent in left.values()))
+        due, off = (now - since) * self._speed, sum(sent.work for sent in left.values()) - self.pending
+        if off > due and self._told:
+            self._prefilling = {key: sent.work for key, sent in left.items()}
+            self.pending += off
+            off = 0.0
+        self._drain(max(due - off, 0.0))
 
     def _prove(self, key: int) -> _Sent:
         """A prompt is computed, or given up, whatever the clock says."""
@@ -214,11 +243,15 @@ class Books:
             self._known.append(Known(now, sent.work))
 
     def _up_to(self, key: int) -> list[int]:
-        """`key` and all sent before it. News of others' prompts comes late, so the order of charging won't do."""
+        """`key` and all sent before it. News of others' prompts comes late, so the order of charging won't do.
+
+        One whose own first token will be told, and that was sent just before, may be behind it all the same.
+        """
         sent, found = self._sent[key].at, []
         came = False
         for other, prompt in self._sent.items():
-            if prompt.at < sent or (prompt.at == sent and not came):
+            late = _SWAPPED if prompt.told and other != key else 0.0
+            if prompt.at < sent - late or (prompt.at == sent and not late and not came):
                 found.append(other)
             came = came or other == key
         return found

@@ -84,6 +84,46 @@ def test_a_first_token_does_not_settle_what_was_sent_later_though_it_was_heard_o
     assert books.backlog(0.5, 1000.0) == pytest.approx(1.0 - 0.48)
 
 
+def in_both_orders(first: float, second: float) -> list[Books]:
+    """The books of two gateways that sent a prompt of 300 and one of 1,000 tokens at nearly the same time: each heard
+    of the other's 20 ms later."""
+    mine, yours = Books(), Books()
+    mine.send(1, 300, 300, first, 1000.0, told=True)
+    mine.send(2, 1000, 1000, second + 0.02, 1000.0, sent=second, told=True)
+    yours.send(2, 1000, 1000, second, 1000.0, told=True)
+    yours.send(1, 300, 300, first + 0.02, 1000.0, sent=first, told=True)
+    return [mine, yours]
+
+
+def test_two_gateways_that_sent_at_nearly_the_same_time_believe_the_same_of_the_engine() -> None:
+    for books in in_both_orders(0.0, 0.002):
+        assert books.backlog(0.5, 1000.0) == pytest.approx(0.8, abs=0.03), "it has begun with one of them"
+        assert books.backlog(9.0, 1000.0) == pytest.approx(0.3, abs=0.03), "and can't have computed both"
+
+
+def test_a_first_token_gives_back_what_the_clock_took_off_a_prompt_behind_it() -> None:
+    for books in in_both_orders(0.0, 0.002):
+        books.backlog(0.3, 1000.0)
+        books.prompt_done(1, 0.35, seen=0.3)
+        assert books.backlog(0.35, 1000.0) == pytest.approx(0.95)
+
+
+def test_a_first_token_does_not_prove_a_prompt_that_was_sent_a_moment_before_and_may_be_behind() -> None:
+    for books in in_both_orders(0.0, 0.002):
+        books.prompt_done(2, 1.0)
+        assert books.backlog(1.0, 1000.0) == pytest.approx(0.3)
+        books.prompt_done(1, 1.3)
+        assert books.backlog(1.3, 1000.0) == 0.0
+
+
+def test_a_first_token_proves_what_was_sent_well_before_it_though_that_was_never_told() -> None:
+    books = Books()
+    books.send(1, 300, 300, 0.0, 1000.0, told=True)
+    books.send(2, 1000, 1000, 0.1, 1000.0, told=True)
+    books.prompt_done(2, 1.3)
+    assert books.backlog(1.3, 1000.0) == 0.0
+
+
 def test_what_is_behind_a_prompt_is_computed_since_its_first_token_was_seen_not_since_that_is_known() -> None:
     books = Books()
     books.send(1, 1000, 1000, 0.0, 1000.0, told=True)

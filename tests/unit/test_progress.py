@@ -260,7 +260,8 @@ def test_what_was_sent_after_a_sample_is_whole_but_for_the_time_since() -> None:
 
 
 def test_a_prompt_that_is_to_be_told_still_holds_up_those_behind_it() -> None:
-    found = books(1000, 2000, told=True)
+    found = books(1000, told=True)
+    found.send(2, 2000, 2000, 0.2, SPEED, told=True)
     found.correct(found.unknown(), 0, 0.0, 5.0)
     assert found.backlog(5.0, SPEED) == pytest.approx(2.0)
     assert found.falls_to(1.0, 5.0) == math.inf
