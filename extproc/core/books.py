@@ -19,8 +19,8 @@ _STEP_WORK = 8192.0
 _STEP_SECONDS = 0.5
 #: Most prompts that became known as computed since counters were last asked; older ones are forgotten.
 _MOST_KNOWN = 4096
-#: Seconds between two prompts within which the later one may have reached the engine first: several gateways send, news
-#: of others' come a journal's delay late, and large bodies travel longer than small ones.
+#: Seconds between two prompts within which the later one may have reached the engine first: news of other gateways'
+#: come a journal's delay late, and large bodies travel longer than small ones.
 _SWAPPED = 0.05
 #: Most prompts that are looked at as those the engine may have begun with.
 _MOST_FIRST = 16
@@ -114,7 +114,7 @@ class Books:
         return ahead
 
     def _first(self, key: int) -> int:
-        """Of the prompts that the engine may have begun with, `key` or others sent at nearly the same time, the longest.
+        """Of the prompts that the engine may have begun with, `key` or some sent at nearly its time, the longest.
 
         All gateways then take the same one for begun, in whatever order they heard of them, and none takes less time
         off than the engine had.
