@@ -35,11 +35,12 @@ types: $(STAMP)  ## mypy --strict
 unit: $(STAMP)   ## the fast tests, on every core: no process is started
 	@$(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
-integration: $(STAMP) ## real Envoy, real Redis, real HTTP
-	@$(BIN)/pytest tests/integration -m "not long"
+integration: $(STAMP) ## real Envoy, real Redis, real HTTP: most files side by side, then those that need the machine
+	@$(BIN)/pytest tests/integration -m "not long and not alone" -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest tests/integration -m "alone and not long"
 
 faults: $(STAMP) ## every fault of Redis and of gateways under load, the long ones included
-	@$(BIN)/pytest tests/integration/test_shared_faults.py
+	@KVSTEER_PATIENCE=1 $(BIN)/pytest tests/integration/test_shared_faults.py
 
 fuzz: $(STAMP)   ## coverage-guided fuzzing of the fast transport for SECONDS (60); installs atheris
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
@@ -49,7 +50,7 @@ soak: $(STAMP)   ## an hour's soak in ten minutes: is memory flat, in gateways a
 	@$(BIN)/python -m benchmarks.soak --check
 
 guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
-	@$(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
+	@KVSTEER_PATIENCE=1 $(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
 
 bench: $(STAMP)  ## the benchmarks of docs/performance.md
 	@$(BIN)/python -m benchmarks.decision

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,18 +24,94 @@ if os.getppid() == int(sys.argv[1]):
 """
 #: Seconds a child has to end after SIGTERM before it is killed.
 _PATIENCE = 5.0
+#: So many ports below those of connections are for servers; a process sets so many of them aside at a time.
+_SPAN, _BLOCK = 10_000, 50
 
 
 class StackError(KvsteerError):
     """A process of the stack could not be started or died. Its message ends with what the process last said."""
 
 
-def free_port() -> int:
-    """A TCP port of the loopback address that was free a moment ago."""
+class _Ports:
+    """Ports for servers that are started a little later, each given once in the life of this process.
+
+    A port that is free now can be another's before its server listens, or while its server is down for a moment: a
+    connection's, which the kernel gives a port to, or another process's that looks for ports as well. So they lie
+    below the range of connections' ports, and a process sets blocks of them aside for as long as it lives: a block
+    is whose abstract unix socket bears its name (unix(7), Linux alone), which the kernel frees with the process.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = self._end = 0
+
+    def take(self, count: int) -> int:
+        """The first of so many in a row, at most _BLOCK; of what the kernel gives, once no block is left."""
+        with self._lock:
+            while self._next + count <= self._end or self._set_aside():
+                first = self._next
+                self._next += count
+                if _are_free(first, count):
+                    return first
+            while True:
+                first = _kernels_choice()
+                if _are_free(first, count):
+                    return first
+
+    def _set_aside(self) -> bool:
+        end = _connections_from()
+        firsts = range(max(end - _SPAN, 1024), end - _BLOCK + 1, _BLOCK)
+        for first in random.SystemRandom().sample(firsts, len(firsts)):
+            if _mine(f"\0kvsteer-ports-{first}"):
+                self._next, self._end = first, first + _BLOCK
+                return True
+        return False
+
+
+def _connections_from() -> int:
+    """The first port of those that the kernel gives to connections, 32,768 by default; 0 where it does not say."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _mine(name: str) -> bool:
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(name)
+    except OSError:
+        mark.close()
+        return False
+    mark.detach()  # open until this process ends
+    return True
+
+
+def _are_free(first: int, count: int) -> bool:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+        for port in range(first, first + count):
+            probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def _kernels_choice() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+_ports = _Ports()
+
+
+def free_port(count: int = 1) -> int:
+    """A TCP port of the loopback address on which nobody listens, and that no other call gives, here or elsewhere.
+
+    Args:
+        count: how many in a row are wanted, at most _BLOCK; the first of them is returned.
+    """
+    return _ports.take(count)
 
 
 class Child:

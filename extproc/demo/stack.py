@@ -16,8 +16,8 @@ from extproc.config import parse
 from extproc.demo.processes import Child, StackError, answers, free_port, program
 from extproc.envoyconfig import render
 
-#: Seconds a process may take to be ready on a busy two-core machine.
-_READY = 20.0
+#: Seconds a process may take to be ready, and a gateway to say what it is asked, on a machine that has much to do.
+_READY = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,8 +199,11 @@ class Stack:
     # -- looking in ------------------------------------------------------------------------------------
 
     def admin(self, path: str, number: int = 0) -> Any:
-        """JSON from a gateway's admin port."""
-        return json.loads(_get(f"http://127.0.0.1:{self.gateway_ports[number][1]}{path}")[1])
+        """JSON from a gateway's admin port. Raises StackError if it does not answer."""
+        status, body = _get(f"http://127.0.0.1:{self.gateway_ports[number][1]}{path}", _READY)
+        if not status:
+            raise StackError(f"gateway {number} does not answer {path}")
+        return json.loads(body)
 
     def admin_status(self, number: int, path: str) -> int:
         """HTTP status from a gateway's admin port; 0 when it does not answer."""
@@ -246,9 +249,9 @@ def _listening(child: Child) -> list[str]:
     return found
 
 
-def _get(url: str) -> tuple[int, bytes]:
+def _get(url: str, seconds: float = 2.0) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(url, timeout=2.0) as answer:  # noqa: S310 - our own loopback ports
+        with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - our own loopback ports
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +17,7 @@ import yaml
 from extproc.addresses import HostPort
 from extproc.config import parse
 from extproc.envoyconfig import render
+from tests.integration.patience import patient, until
 
 ENVOY = Path(sys.executable).with_name("envoy")
 
@@ -86,7 +87,7 @@ class Envoy:
     def _ask(
         address: str, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes, dict[str, str]]:
-        connection = http.client.HTTPConnection(address, timeout=10)
+        connection = http.client.HTTPConnection(address, timeout=patient(10))
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
@@ -110,7 +111,7 @@ def envoy(folder: Path, tree: dict[str, Any]) -> Iterator[Envoy]:
             yield until(lambda: _started(process, admin, folder), 20, "Envoy listens")
         finally:
             process.terminate()
-            process.wait(timeout=20)
+            process.wait(timeout=patient(20))
 
 
 def _started(process: "subprocess.Popen[bytes]", admin: Path, folder: Path) -> Envoy | None:
@@ -119,12 +120,3 @@ def _started(process: "subprocess.Popen[bytes]", admin: Path, folder: Path) -> E
         return Envoy(admin.read_text())
     except (OSError, KeyError, IndexError):  # not listening yet
         return None
-
-
-def until(condition: Callable[[], Any], limit: float, what: str) -> Any:
-    """Wait until `condition()` holds, at most `limit` seconds, and return what it gave."""
-    deadline = time.monotonic() + limit
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {limit} s"
-        time.sleep(0.01)
-    return value

@@ -1,17 +1,18 @@
 """Real stacks for the tests: Envoy, Redis, gateways, emulated replicas. A module shares one."""
 
-import asyncio
 import sys
-import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.hurried import TIMES
+from tests.integration.last_words import LastWords
+from tests.integration.patience import patient
+from tests.integration.patience import until as until
+from tests.integration.patience import until_async as until_async
 from tests.integration.redis_server import PROGRAMS
 
 #: Fast replicas with few, large chunks: what is tested is the gateway, not two cores' patience.
@@ -19,6 +20,61 @@ from tests.integration.redis_server import PROGRAMS
 _OPTIONS = """--prefill-speed 1000000 --max-model-len 10000000 --kv-tokens 20000000
     --reported-kv-tokens 2000000 --tokens-per-chunk 4 --max-running 4096"""
 QUICK = _OPTIONS.split()
+
+#: Files that take longest. They come first: none of several workers shall be left with one when the others are done.
+_LONGEST = (
+    "replica_lives",
+    "policy_command",
+    "feedback",
+    "report",
+    "workers_envoy",
+    "soak",
+    "transport_envoy",
+)
+_words = LastWords()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, each in whatever order it has."""
+    names = [f"test_{name}" for name in _LONGEST]
+    items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_envoys() -> Iterator[None]:
+    """Envoys that wait for a gateway for as long as the tests' patience has it, where the test says nothing else."""
+    start = Stack.start_envoy
+
+    def patiently(stack: Stack) -> None:
+        stack.settings.envoy.setdefault("message_timeout", f"{patient(1.0):g}s")
+        start(stack)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stack, "start_envoy", patiently)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def last_words() -> Iterator[None]:
+    """What processes say is kept for the tests that fail."""
+    with _words.kept():
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What ended before a test is none of its business."""
+    _words.begin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test tells what the processes that it used last said."""
+    report = yield
+    if report.failed:
+        report.sections += _words.told().items()
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +105,6 @@ def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
         command = [sys.executable, str(Path(__file__).with_name("hurried.py"))]
         monkeypatch.setattr("extproc.demo.stack._kvsteer", lambda: command)
     return times
-
-
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Wait until `condition()` holds and return it; fail saying what did not come true in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not within {seconds} s")
-        time.sleep(0.01)
-    return value
-
-
-async def until_async(condition: Callable[[], Awaitable[Any]], seconds: float, what: str) -> Any:
-    """As `until`, for a coroutine function."""
-    deadline = time.monotonic() + seconds
-    while not (value := await condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not within {seconds} s")
-        await asyncio.sleep(0.01)
-    return value
 
 
 def ledger_tokens(stack: Stack, number: int = 0) -> float:

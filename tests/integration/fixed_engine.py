@@ -114,7 +114,7 @@ class FixedEngine:
             return web.Response(body=BODIES[name], status=int(name[6:]), content_type="application/json")
         data = BODIES[name]
         if name == "late":
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(4.0)
         if data.startswith(b"data:"):
             with suppress(ConnectionError):  # a client that left
                 return await self._stream(request, name, data)
@@ -147,9 +147,9 @@ class FixedEngine:
                 return answer
             if at >= 3 * step and name == "gap":
                 name = ""
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(4.0)
             await answer.write(data[at : at + step])
-            await asyncio.sleep(0.2 if name == "slow" else 0.005)
+            await asyncio.sleep(0.4 if name == "slow" else 0.005)
         await answer.write_eof()
         return answer
 

@@ -2,11 +2,10 @@
 
 import importlib.util
 import os
-import random
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from extproc.demo.processes import Child, answers, free_port
 from extproc.demo.stack import redis_program
+from tests.integration.patience import patient
 
 #: Paths of further servers to test with, as PATH has its folders.
 _SERVERS = "KVSTEER_REDIS_SERVERS"
@@ -31,7 +31,7 @@ def _wheel() -> str:
 def _version(program: str) -> str:
     """Such as redis-7.0.15, out of `Redis server v=7.0.15 ...`."""
     said = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, timeout=10, check=True
+        [program, "--version"], capture_output=True, text=True, timeout=patient(10), check=True
     ).stdout
     return f"{said.split()[0].lower()}-{said.partition('v=')[2].split()[0]}"
 
@@ -59,20 +59,15 @@ def redis_server(
     base = [program or redis_program(), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
     child = Child(f"{name}-{port}", [*base, "--dir", str(folder), *options], folder)
     try:
-        child.wait_until(lambda: answers(port), 20)
+        child.wait_until(lambda: answers(port), patient(20))
         yield port, child
     finally:
         child.kill()
 
 
 def _cluster_port() -> int:
-    """A free port of which the one 10,000 above, which a node listens on as well, is free too.
-
-    Both are below the range that connections are given ports from (32768 and up).
-    """
+    """A port that nobody listens on; that of the cluster's bus, 10,000 above, is ours alone (free_port)."""
     while True:
-        first = random.randrange(10_100, 22_000)
-        with suppress(OSError), ExitStack() as probes:
-            for port in (first, first + 10_000):
-                probes.enter_context(socket.create_server(("127.0.0.1", port)))
+        first = free_port() - 10_000
+        with suppress(OSError), socket.create_server(("127.0.0.1", first)):
             return first

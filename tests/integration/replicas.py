@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from extproc.core.sample import Sample
+from tests.integration.patience import patient
 
 VLLM = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 1\n'
 
@@ -49,7 +50,7 @@ class Record:
 
     async def until(self, happened: Callable[[], bool], within: float = 10.0) -> None:
         """Wait for news until `happened`; a TimeoutError says that it did not."""
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(patient(within)):
             while not happened():
                 self._news.clear()
                 await self._news.wait()

@@ -22,6 +22,7 @@ from extproc.demo.drive import Outcome, ask
 from extproc.demo.processes import Child, free_port
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, until
+from tests.integration.patience import patient
 
 GATEWAYS = 3
 #: Streamed requests a second: few enough that two cores run everything, and that a wait is a fault's doing.
@@ -130,7 +131,11 @@ class Fleet(Stack):
     """The stack. `redis` is the server that all cables lead to now."""
 
     def __init__(self) -> None:
-        super().__init__(StackSettings(replicas=4, gateways=GATEWAYS, engine=QUICK, redis_url=""))
+        super().__init__(
+            StackSettings(
+                replicas=4, gateways=GATEWAYS, engine=QUICK, redis_url="", envoy={"message_timeout": "1s"}
+            )
+        )
         self.loop = Loop()
         self.cables: list[Cable] = []
         self.redis_port = 0
@@ -185,14 +190,14 @@ class Fleet(Stack):
 
     def agreed(self, *numbers: int, seconds: float = CONVERGED) -> None:
         """Wait until views are equal and each lease has one holder; fail saying what differs."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patient(seconds)
         before: dict[tuple[str, ...], str] | None = None
         while True:
             seen = _disagreements(self.states(*numbers))
             lasting = [text for what, text in seen.items() if before is None or what in before]
             if before is not None and not lasting:
                 return
-            assert time.monotonic() < deadline, f"after {seconds} s: " + "; ".join(lasting)
+            assert time.monotonic() < deadline, f"after {patient(seconds):g} s: " + "; ".join(lasting)
             before = seen
             time.sleep(0.25)
 
@@ -202,7 +207,7 @@ class Fleet(Stack):
         argv = [sys.executable, "-m", "extproc", "state", "--check"]
         done = subprocess.run(
             [*argv, *(word for url in urls for word in ("--admin", url))],
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=patient(30), check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
 

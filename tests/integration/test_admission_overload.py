@@ -3,7 +3,11 @@
 from itertools import chain
 from typing import Any
 
+import pytest
+
 from benchmarks.admission_live import LIMIT, REFUSED, TENANTS, Done, Sent, arrivals, errors, play
+
+pytestmark = pytest.mark.alone
 
 SECONDS = 6.0
 #: Tokens: what a replica computes in two seconds is what it is given to bear.
@@ -38,6 +42,7 @@ def test_whoever_is_admitted_is_served_soon_and_the_rest_is_refused() -> None:
     assert tokens(done) >= 0.5 * 2000 * SECONDS
 
 
+@pytest.mark.long
 def test_without_admission_everybody_waits_longer_and_longer() -> None:
     done = play(iter(flood()), 4, None)
     assert errors(done) == 0
@@ -45,6 +50,7 @@ def test_without_admission_everybody_waits_longer_and_longer() -> None:
     assert slowest(done) > 8.0
 
 
+@pytest.mark.long
 def test_tenants_get_what_they_are_guaranteed_whatever_the_others_send() -> None:
     everybody = chain(flood("a", 1, 4.0), flood("b", 2, 3.0), flood("c", 3, 6.0))
     done = play(everybody, 4, {**ADMISSION, "others": {}, "tenants": TENANTS})
@@ -58,6 +64,7 @@ def test_tenants_get_what_they_are_guaranteed_whatever_the_others_send() -> None
     assert shares["b"] >= 0.25
 
 
+@pytest.mark.long
 def test_long_requests_get_their_share_among_a_flood_of_short_ones() -> None:
     some = [Sent(at / 2, "a", 800) for at in range(2 * int(SECONDS))]  # 1,600 tokens a second
     queue = {"wait": "5s", "long": 700, "long_share": 0.25}

@@ -13,13 +13,14 @@ import pytest
 import zstandard
 
 from extproc.demo.stack import Stack
+from tests.integration.patience import patient
 
 MIB = 2**20
 
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as made:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=patient(60))) as made:
         yield made
 
 

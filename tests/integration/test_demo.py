@@ -12,6 +12,7 @@ import pytest
 from extproc.demo.processes import Child, StackError
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import until
+from tests.integration.patience import patient
 
 
 def running_in(folder: Path) -> list[int]:
@@ -39,7 +40,7 @@ def test_no_process_outlives_the_demo(number: int, tmp_path: Path) -> None:
         # itself, Redis, the replicas' process, a gateway, Envoy
         until(lambda: len(running_in(tmp_path)) >= 5, 40, "the demo has started its processes")
         demo.send_signal(number)
-        demo.wait(20)
+        demo.wait(patient(20))
         until(lambda: not running_in(tmp_path), 10, "every process it started has ended")
     finally:
         demo.kill()
@@ -58,7 +59,7 @@ def test_a_process_that_dies_is_told_with_its_last_words() -> None:
 def test_a_process_that_fails_at_its_start_is_told_with_what_it_said(tmp_path: Path) -> None:
     child = Child("broken", [sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"], tmp_path)
     with pytest.raises(StackError, match=r"(?s)broken ended at its start.*out of luck"):
-        child.wait_until(lambda: False, 10)
+        child.wait_until(lambda: False, patient(10))
 
 
 #: Starts children from a process in which gRPC has threads, and says which of them did not do as they were told.
@@ -71,7 +72,7 @@ from extproc.demo.processes import Child
 def start(folder):
     children = [Child(f"child-{number}", ["/bin/sh", "-c", "echo hello"], folder) for number in range(60)]
     for child in children:
-        child.wait_until(lambda: child.said() == "hello" or not child.running, 20)
+        child.wait_until(lambda: child.said() == "hello" or not child.running, patient(20))
     print([child.said() for child in children if child.said() != "hello"])
 
 async def main():
@@ -88,6 +89,10 @@ asyncio.run(main())
 def test_a_process_with_grpc_in_it_starts_children_that_run(tmp_path: Path) -> None:
     """Code of ours between fork and exec ran gRPC's fork handlers, and one child in twenty ended with them."""
     told = subprocess.run(
-        [sys.executable, "-c", _STARTS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", _STARTS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
+        check=True,
     )
     assert told.stdout.strip() == "[]", told.stdout + told.stderr

@@ -12,6 +12,7 @@ import redis
 
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, until
+from tests.integration.patience import patient
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def stack() -> Iterator[Stack]:
 def kvsteer(stack: Stack, *arguments: str, number: int = 0) -> "subprocess.CompletedProcess[str]":
     admin = f"http://127.0.0.1:{stack.gateway_ports[number][1]}"
     argv = [sys.executable, "-m", "extproc", *arguments, "--admin", admin]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=patient(60))
 
 
 def state(stack: Stack, replica: str, number: int) -> Any:

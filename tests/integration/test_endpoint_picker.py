@@ -12,6 +12,7 @@ import pytest
 
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import until
+from tests.integration.patience import patient
 from tests.integration.witness import Witnesses, WitnessStack, http2, witnesses
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -55,7 +56,7 @@ def asked(stack: Stack, endpoints: Sequence[str], requests: int = 1) -> set[str]
 
 def known_dead(stack: Stack) -> bool:
     url = f"http://127.0.0.1:{stack.envoy_admin}/stats?filter=cluster.kvsteer_gateways.membership_healthy"
-    with urllib.request.urlopen(url, timeout=5) as told:
+    with urllib.request.urlopen(url, timeout=patient(5)) as told:
         return str(told.read().decode()).strip().endswith(": 0")
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from extproc.config import parse
 from extproc.envoyconfig import eds_document, render, write_eds
+from tests.integration.patience import patient
 
 ENVOY = Path(sys.executable).with_name("envoy")
 POOL = {"replicas": ["10.0.0.1:8000", "10.0.0.2:8000"]}
@@ -99,7 +100,7 @@ def accepted(folder: Path, text: str) -> None:
     path = folder / "envoy.yaml"
     path.write_text(text)
     command = [str(ENVOY), "--mode", "validate", "--log-level", "warn", "-c", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False)
     assert done.returncode == 0, done.stderr
     assert "OK" in done.stdout
     assert "deprecated" not in done.stderr.lower(), done.stderr

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from extproc.cli import main
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, ledger_tokens, until
+from tests.integration.patience import patient
 
 SECRET = "Rumpelstiltskin "
 
@@ -40,7 +41,7 @@ def send(stack: Stack, body: bytes) -> str:
     """Send a request through Envoy; returns the replica that answered."""
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"{stack.url}/v1/chat/completions", body, headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=patient(30)) as answer:
         answer.read()
         replica: str = answer.headers["x-kvsteer-replica"]
     return replica
@@ -74,7 +75,7 @@ def test_an_explanation_names_where_the_request_then_goes_and_charges_nothing(st
 
 
 def test_a_snapshot_of_the_gateway_explains_offline(stack: Stack) -> None:
-    with urllib.request.urlopen(f"{admin(stack)}/snapshot", timeout=5) as answer:
+    with urllib.request.urlopen(f"{admin(stack)}/snapshot", timeout=patient(5)) as answer:
         text = answer.read()
     assert SECRET.strip().encode() not in text
     file = stack.folder / "fleet.json"
@@ -98,7 +99,7 @@ def test_the_path_says_how_the_body_is_read(stack: Stack) -> None:
 
 
 def metrics(stack: Stack, name: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{admin(stack)}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{admin(stack)}/metrics", timeout=patient(5)) as answer:
         lines = answer.read().decode().splitlines()
     return {
         line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)
@@ -130,6 +131,6 @@ def test_a_shadow_is_counted_priced_and_recorded_and_routes_nothing(stack: Stack
 def test_no_text_of_a_request_is_in_the_gateways_log(stack: Stack) -> None:
     explained(stack, chat(3))
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{admin(stack)}/explain", chat(3) * 100, timeout=5)
+        urllib.request.urlopen(f"{admin(stack)}/explain", chat(3) * 100, timeout=patient(5))
     refused.value.close()
     assert SECRET.strip() not in stack.children["gateway-0"].log.read_text()

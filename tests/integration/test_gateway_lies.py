@@ -17,7 +17,7 @@ from tests.integration.alone import Envoy, envoy, replicas, until
 from tests.integration.lying_gateway import lying_gateway
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
-TIMEOUT = 0.4  # s, of a message
+TIMEOUT = 1.0  # s, of a message
 STALL = 4.0  # s that a busy machine may stand still; Envoy's other limits are far longer
 READY = Path(__file__).parents[2] / "envoy"
 

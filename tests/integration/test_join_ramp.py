@@ -5,10 +5,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, until
 from tests.integration.test_discovery_live import rewrite
 from tests.integration.test_replica_lives import load, per_replica
+
+pytestmark = pytest.mark.alone
 
 
 async def test_the_traffic_of_a_replica_that_joins_ramps_up_over_a_minute(tmp_path: Path, pace: int) -> None:

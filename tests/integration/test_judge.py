@@ -14,6 +14,9 @@ import pytest
 from extproc.cli.state_views import differences
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import until
+from tests.integration.patience import bar
+
+pytestmark = pytest.mark.alone
 
 #: Prompts of some 1,500 tokens, cold for 75 ms and more: longer than a batch of the journal takes.
 ENGINE = [
@@ -76,7 +79,7 @@ def test_a_dropped_cache_is_found_by_both_gateways_within_ten_seconds_and_their_
 ) -> None:
     dropping, steady = stack.replicas
     took = asyncio.run(_drop(stack, dropping))
-    assert took < FOLLOWS, "both gateways know it"
+    assert took < bar(FOLLOWS), "both gateways know it"
     for one, other in (caches(stack, replica) for replica in (dropping, steady)):
         told = "emptied", "scale", "believed_bytes"
         assert [one[key] for key in told] == [other[key] for key in told]

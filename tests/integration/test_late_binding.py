@@ -14,6 +14,9 @@ import pytest
 from extproc.demo.drive import Outcome, ask
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import until
+from tests.integration.patience import bar, patient
+
+pytestmark = pytest.mark.alone
 
 JSON = {"content-type": "application/json"}
 SPEED = 2000  # prompt tokens a second
@@ -59,7 +62,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 def metric(stack: Stack, name: str, gateway: int = 0) -> float:
     """The sum of a metric's series of a gateway; labels may be part of the name."""
     url = f"http://127.0.0.1:{stack.gateway_ports[gateway][1]}/metrics"
-    with urllib.request.urlopen(url, timeout=2.0) as answer:
+    with urllib.request.urlopen(url, timeout=patient(2.0)) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
@@ -103,7 +106,7 @@ async def test_a_request_waits_until_the_replica_is_nearly_free_and_its_wait_is_
     assert 2.0 < record["held_seconds"] < waited, "it was held for as long as the first was computed"
     until(lambda: stack.admin("/decisions?last=1")["decisions"][0]["ending"], 5, "its end is told")
     ending = stack.admin("/decisions?last=1")["decisions"][0]["ending"]
-    assert ending["first_token_seconds"] < 1.5, "the wait is not the engine's"
+    assert ending["first_token_seconds"] < bar(1.5), "the wait is not the engine's"
     assert held(stack) == 0
     assert metric(stack, "kvsteer_held_seconds_count") >= 1
 
@@ -122,14 +125,14 @@ async def test_a_client_that_leaves_while_it_is_held_frees_everything_within_100
             began = time.monotonic()
             freed = lambda: not held(stack) and metric(stack, "kvsteer_open_streams") <= 1  # noqa: E731
             while not await asyncio.to_thread(freed):
-                assert time.monotonic() - began < 5, "what the client left is never freed"
+                assert time.monotonic() - began < patient(5), "what the client left is never freed"
             took.append(time.monotonic() - began)
             first.cancel()
             await asyncio.to_thread(
                 until, lambda: metric(stack, "kvsteer_open_streams") == 0, 5, "all is over"
             )
     took.sort()
-    assert took[len(took) // 2] <= 0.1, f"median {took[len(took) // 2] * 1000:.0f} ms: {took}"
+    assert took[len(took) // 2] <= bar(0.1), f"median {took[len(took) // 2] * 1000:.0f} ms: {took}"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -149,7 +152,7 @@ async def test_a_gateway_that_ends_while_it_holds_requests_costs_no_client_an_er
             began = time.monotonic()
             outcomes = await asyncio.gather(*tasks)
         assert [outcome.failure for outcome in outcomes] == [""] * 6
-        assert time.monotonic() - began < 8.0, "they went on at once"
+        assert time.monotonic() - began < bar(8.0), "they went on at once"
         if how == signal.SIGTERM:
             gateway = stack.children["gateway-0"]
             await asyncio.to_thread(until, lambda: not gateway.running, 15, "the gateway ends")

@@ -13,6 +13,9 @@ from extproc.demo.drive import ask
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, ledger_tokens, until
 from tests.integration.noise import Span
+from tests.integration.patience import bar, patient
+
+pytestmark = pytest.mark.alone
 
 JSON = {"content-type": "application/json"}
 SLOW_DECODE = ["--step-ms", "200"]
@@ -48,10 +51,10 @@ async def test_a_cancelled_clients_tokens_leave_the_ledger_within_100_ms(stack: 
             span = Span(os.getpid(), stack.children["gateway-0"].pid)
             answer.close()
             while await asyncio.to_thread(ledger_tokens, stack):
-                assert span.seconds < 5, "the cancelled request was never released"
+                assert span.seconds < patient(5), "the cancelled request was never released"
             took.append(span.seconds)
     took.sort()
-    assert took[len(took) // 2] <= 0.1, f"median release {took[len(took) // 2] * 1000:.0f} ms: {took}"
+    assert took[len(took) // 2] <= bar(0.1), f"median release {took[len(took) // 2] * 1000:.0f} ms: {took}"
 
 
 async def test_after_any_mix_of_ends_the_ledger_is_exactly_0(stack: Stack) -> None:

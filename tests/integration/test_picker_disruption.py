@@ -9,6 +9,7 @@ import pytest
 
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import until
+from tests.integration.patience import bar, patient
 from tests.integration.witness import Answer, Witnesses, WitnessStack, http2, witnesses
 
 BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "hello"}]}'
@@ -41,8 +42,8 @@ def test_a_replica_that_dies_in_the_middle_of_answers_hangs_nobody_and_survivors
         victim = replicas.seen[-1].at
         replicas.kill(victim)
         began = time.monotonic()
-        answers = [each.result(timeout=10) for each in asked]
-    assert time.monotonic() - began < 10
+        answers = [each.result(timeout=patient(10)) for each in asked]
+    assert time.monotonic() - began < bar(10)
     assert any(answer.status == 200 for answer in answers)
     until(lambda: all_well(stack), 20, "requests go to the survivor alone")
     replicas.revive(victim)
@@ -74,7 +75,7 @@ def test_a_picker_killed_with_answers_on_their_way_costs_none_of_them_but_in_ful
         asked = [pool.submit(ask, stack, "/slow/events") for _ in range(4)]
         until(lambda: len(replicas.seen) == before + 4, 10, "the answers are on their way")
         gateway.kill()
-        answers = [each.result(timeout=10) for each in asked]
+        answers = [each.result(timeout=patient(10)) for each in asked]
     assert [answer.status for answer in answers] == [200] * 4
     if stack.settings.envoy["request_body_mode"] == "buffered":
         assert {answer.body.count(b"data: ") for answer in answers} == {20}
@@ -91,7 +92,7 @@ def test_a_picker_that_stops_in_order_cuts_no_answer(running: tuple[Stack, Witne
         asked = [pool.submit(ask, stack, "/slow/events") for _ in range(4)]
         until(lambda: len(replicas.seen) == before + 4, 10, "the answers are on their way")
         gateway.signal(signal.SIGTERM)
-        answers = [each.result(timeout=10) for each in asked]
+        answers = [each.result(timeout=patient(10)) for each in asked]
     assert [(answer.status, answer.body.count(b"data: ")) for answer in answers] == [(200, 20)] * 4
     until(lambda: not gateway.running, 10, "the gateway ends")
     gateway.restart()

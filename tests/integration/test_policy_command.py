@@ -19,6 +19,7 @@ from extproc.demo.stack import Stack, StackSettings
 from extproc.io.policy_store import KEPT, Conflict, VersionStore
 from extproc.io.policy_versions import Chosen
 from tests.integration.conftest import until
+from tests.integration.patience import bar, patient
 
 GATEWAYS = 2
 
@@ -101,8 +102,8 @@ def test_a_change_is_in_effect_in_every_gateway_within_a_second(fleet: Stack, cl
             "redis",
         )
         assert fleet.admin("/healthz", number)["policy_versions"] == {"demo": 3}
-    assert said["seconds"] < 1.0
-    assert time.monotonic() - began < 2.0
+    assert said["seconds"] < bar(1.0)
+    assert time.monotonic() - began < bar(2.0)
 
 
 def test_who_when_and_why_are_kept_in_redis_time(fleet: Stack, client: redis.Redis) -> None:
@@ -150,38 +151,57 @@ def test_a_shadow_is_set_stays_over_a_change_and_is_ended(fleet: Stack, client: 
     assert active(fleet)["shadow"] is None
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("set", "best"), "there is no policy 'best'; known: "),
-        (("set", "charged_cost", "gian=4"), "policy 'charged_cost' has no setting 'gian'"),
-        (("set", "charged_cost", "gain=-1"), "gain must be within"),
-        (("set", "charged_cost", "gain=nan"), "settings.gain"),
-        (("set", "charged_cost", "gain"), "write KEY=VALUE"),
-        (("set", "charged_cost", "gain=x"), "'x' is no number"),
-        (("set", "charged_cost", "gain=1", "gain=2"), "given twice"),
-        (("shadow", "best"), "there is no policy 'best'"),
-        (("shadow", "none", "gain=1"), "none takes no settings"),
-        (("set", "random", "--who", "a\nb"), "--who must be one line"),
-        (("set", "random", "--pool", "chat"), "there is no pool 'chat'; the configuration has: demo"),
-        (("rollback",), "there is nothing to go back to: its policy was never changed"),
-        (("shadow", "least_request"), "the pool chooses by least_request already"),
-    ],
-)
-def test_what_can_not_be_is_refused_with_the_reason_and_changes_nothing(
-    fleet: Stack, client: redis.Redis, words: tuple[str, ...], reason: str
-) -> None:
-    result = kvsteer(fleet, *words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert reason in result.stderr
-    assert client.exists("kvsteer:policies", "kvsteer:policy:demo") == 0
+class TestWithNothingChanged:
+    """They change nothing, and a class's tests run one after the other: gateways begin anew once for all of them."""
 
+    @pytest.mark.parametrize(
+        ("words", "reason"),
+        [
+            (("set", "best"), "there is no policy 'best'; known: "),
+            (("set", "charged_cost", "gian=4"), "policy 'charged_cost' has no setting 'gian'"),
+            (("set", "charged_cost", "gain=-1"), "gain must be within"),
+            (("set", "charged_cost", "gain=nan"), "settings.gain"),
+            (("set", "charged_cost", "gain"), "write KEY=VALUE"),
+            (("set", "charged_cost", "gain=x"), "'x' is no number"),
+            (("set", "charged_cost", "gain=1", "gain=2"), "given twice"),
+            (("shadow", "best"), "there is no policy 'best'"),
+            (("shadow", "none", "gain=1"), "none takes no settings"),
+            (("set", "random", "--who", "a\nb"), "--who must be one line"),
+            (("set", "random", "--pool", "chat"), "there is no pool 'chat'; the configuration has: demo"),
+            (("rollback",), "there is nothing to go back to: its policy was never changed"),
+            (("shadow", "least_request"), "the pool chooses by least_request already"),
+        ],
+    )
+    def test_what_can_not_be_is_refused_with_the_reason_and_changes_nothing(
+        self, fleet: Stack, client: redis.Redis, words: tuple[str, ...], reason: str
+    ) -> None:
+        result = kvsteer(fleet, *words)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert reason in result.stderr
+        assert client.exists("kvsteer:policies", "kvsteer:policy:demo") == 0
 
-def test_a_change_needs_a_reason(fleet: Stack, client: redis.Redis) -> None:
-    missing = kvsteer(fleet, "set", "random", why=None)
-    assert (missing.exit_code, "--why" in missing.output) == (2, True)
-    assert kvsteer(fleet, "set", "random", why=" ").exit_code == 2
-    assert client.exists("kvsteer:policies") == 0
+    def test_a_change_needs_a_reason(self, fleet: Stack, client: redis.Redis) -> None:
+        missing = kvsteer(fleet, "set", "random", why=None)
+        assert (missing.exit_code, "--why" in missing.output) == (2, True)
+        assert kvsteer(fleet, "set", "random", why=" ").exit_code == 2
+        assert client.exists("kvsteer:policies") == 0
+
+    @pytest.mark.parametrize("wait", ["nan", "inf", "-1", "61", "", "soon"])
+    def test_a_wait_that_is_none_is_refused(self, fleet: Stack, client: redis.Redis, wait: str) -> None:
+        result = kvsteer(fleet, "set", "random", "--wait", wait)
+        assert (result.exit_code, "--wait" in result.output) == (2, True)
+        assert client.exists("kvsteer:policies", "kvsteer:policy:demo") == 0
+
+    def test_a_reader_that_went_away_is_no_fault_of_redis(
+        self, fleet: Stack, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def gone(*_: object) -> None:
+            raise BrokenPipeError
+
+        monkeypatch.setattr("extproc.cli.policy.gateway_lines", gone)
+        said = kvsteer(fleet, "list")
+        assert isinstance(said.exception, BrokenPipeError | SystemExit)
+        assert "Redis" not in said.stderr
 
 
 def test_what_is_so_already_is_no_new_version(fleet: Stack, client: redis.Redis) -> None:
@@ -269,18 +289,6 @@ def test_a_version_that_was_deleted_or_evicted_alone_is_written_again(
             "a gateway that uses it writes it again",
         )
     assert done(fleet, "set", "least_tokens")["version"]["version"] == 3
-
-
-def test_a_reader_that_went_away_is_no_fault_of_redis(
-    fleet: Stack, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(*_: object) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr("extproc.cli.policy.gateway_lines", gone)
-    said = kvsteer(fleet, "list")
-    assert isinstance(said.exception, BrokenPipeError | SystemExit)
-    assert "Redis" not in said.stderr
 
 
 @pytest.fixture
@@ -379,7 +387,7 @@ def test_a_change_that_is_superseded_says_so_at_once(fleet: Stack, client: redis
     result, took = ended[0]
     assert result.exit_code == 0, result.output
     assert "superseded: somebody else recorded version 3 after it" in result.stderr
-    assert took < 5
+    assert took < bar(5)
 
 
 def _record_once_there(client: redis.Redis, number: int) -> None:
@@ -388,17 +396,10 @@ def _record_once_there(client: redis.Redis, number: int) -> None:
     broken_version(client, number, text)
 
 
-@pytest.mark.parametrize("wait", ["nan", "inf", "-1", "61", "", "soon"])
-def test_a_wait_that_is_none_is_refused(fleet: Stack, client: redis.Redis, wait: str) -> None:
-    result = kvsteer(fleet, "set", "random", "--wait", wait)
-    assert (result.exit_code, "--wait" in result.output) == (2, True)
-    assert client.exists("kvsteer:policies", "kvsteer:policy:demo") == 0
-
-
-@pytest.mark.parametrize("to", ["0", "-1", "nan", "1" * 30, ""])
-def test_a_version_to_go_back_to_that_is_none_is_refused(fleet: Stack, client: redis.Redis, to: str) -> None:
+def test_a_version_to_go_back_to_that_is_none_is_refused(fleet: Stack, client: redis.Redis) -> None:
     done(fleet, "set", "random", "--wait", "0")
-    assert kvsteer(fleet, "rollback", "--to", to).exit_code == 2
+    for to in ("0", "-1", "nan", "1" * 30, ""):
+        assert kvsteer(fleet, "rollback", "--to", to).exit_code == 2, to
     assert kvsteer(fleet, "set", "least_tokens", "--who", "").exit_code == 2
     assert client.hget("kvsteer:policy:demo", "newest") == "2"
 
@@ -434,7 +435,7 @@ def test_the_active_version_is_a_metric(fleet: Stack, client: redis.Redis) -> No
 
     done(fleet, "set", "random")
     url = f"http://127.0.0.1:{fleet.gateway_ports[0][1]}/metrics"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=patient(5)) as answer:
         lines = answer.read().decode().splitlines()
     assert [line for line in lines if line.startswith("kvsteer_policy_version{")] == [
         'kvsteer_policy_version{policy="random",pool="demo"} 2.0'

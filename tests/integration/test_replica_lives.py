@@ -20,6 +20,7 @@ from extproc.demo.drive import Outcome, ask
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, until
 from tests.integration.noise import Span
+from tests.integration.patience import bar, patient
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def control(replica: str, **what: Any) -> None:
     request = urllib.request.Request(
         f"http://{replica}/_control", json.dumps(what).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=patient(5)) as answer:
         assert answer.status == 200
 
 
@@ -65,9 +66,9 @@ async def test_a_replica_that_fails_fast_gets_next_to_nothing_and_recovers(stack
     assert during[bad] < 0.02 * during.total(), during
     assert excluded(stack, bad) == "breaker"
     control(bad, error=None)
-    await load(stack, 10.0, rate=20.0)
-    after = per_replica(await load(stack, 2.0))
-    assert after[bad] > 0.1 * after.total(), after
+    mended = time.monotonic()
+    while (after := per_replica(await load(stack, 2.0, rate=40.0)))[bad] <= 0.1 * after.total():
+        assert time.monotonic() - mended < patient(10), after
 
 
 async def test_a_replica_that_pushes_back_is_left_alone_and_its_breaker_stays_closed(stack: Stack) -> None:
@@ -108,9 +109,9 @@ async def test_a_killed_replica_is_out_within_a_second_and_warms_up_when_it_is_b
     await asyncio.to_thread(until, lambda: excluded(stack, victim) == "backoff", 5, "its death is known")
     took = killed.seconds
     outcomes = await running
-    assert took <= 1.0, f"known after {took:.2f} s"
+    assert took <= bar(1.0), f"known after {took:.2f} s"
     cut = [o for o in outcomes if o.failure]
-    assert len(cut) <= 8, f"{len(cut)} requests failed: {Counter(o.failure for o in cut)}"
+    assert len(cut) <= bar(8), f"{len(cut)} requests failed: {Counter(o.failure for o in cut)}"
 
 
 async def test_a_restart_in_place_forgets_what_was_believed_of_its_cache(stack: Stack) -> None:
@@ -131,7 +132,7 @@ async def test_a_restart_in_place_forgets_what_was_believed_of_its_cache(stack: 
 def kvsteer(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
     admin = f"http://127.0.0.1:{stack.gateway_ports[0][1]}"
     argv = [sys.executable, "-m", "extproc", *arguments, "--admin", admin]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=patient(60))
 
 
 async def test_a_drained_replica_gets_nothing_new_at_once_and_its_streams_finish(stack: Stack) -> None:
@@ -185,6 +186,7 @@ def test_a_drain_reaches_the_other_gateway_and_a_restarted_one() -> None:
         until(lambda: state(1) == "healthy", 8, "the end of the drain is followed")
 
 
+@pytest.mark.alone
 async def test_a_slow_replica_is_found_weighted_down_and_back_when_it_is_well(pace: int) -> None:
     engine = [*QUICK, "--step-ms", "20"]
     with Stack(StackSettings(replicas=4, engine=engine, engine_processes=4, redis_url="")) as stack:
@@ -234,5 +236,5 @@ def test_a_drain_outlives_an_emptied_redis_and_no_web_page_may_order_one() -> No
         url = f"http://127.0.0.1:{stack.gateway_ports[0][1]}/replicas/{target}/undrain"
         request = urllib.request.Request(url, b"", {"origin": "https://evil.example"}, method="POST")
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(request, timeout=5)
+            urllib.request.urlopen(request, timeout=patient(5))
         assert excluded(stack, target) == "quiescing"

@@ -19,6 +19,7 @@ import pytest
 
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, ledger_tokens, until
+from tests.integration.patience import patient
 
 EXCHANGES = int(os.environ.get("KVSTEER_EXCHANGES", "2000"))
 #: Of the settled tokens, what may differ from the engines' own count.
@@ -101,7 +102,7 @@ class Client:
 
 
 def text_of(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=patient(10)) as answer:
         text: str = answer.read().decode()
     return text
 

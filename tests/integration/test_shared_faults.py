@@ -17,7 +17,10 @@ import redis
 
 from extproc.demo.processes import answers
 from tests.integration.conftest import until
+from tests.integration.patience import patient
 from tests.integration.shared_fleet import GATEWAYS, LOST, Fleet, decision_times, load, quantile
+
+pytestmark = pytest.mark.alone
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ def test_redis_killed_and_restarted_empty(fleet: Fleet) -> None:
         degraded(fleet)
         nobody_holds(fleet)
         fleet.redis.restart()
-        fleet.redis.wait_until(lambda: answers(fleet.redis_port), 5)
+        fleet.redis.wait_until(lambda: answers(fleet.redis_port), patient(5))
         fleet.agreed()
 
 
@@ -77,7 +80,7 @@ def test_redis_emptied_and_a_gateway_started_right_after_it_is_warm(fleet: Fleet
     with load(fleet, lost=LOST), fleet.client() as client:
         fleet.redis.kill()
         fleet.redis.restart()
-        fleet.redis.wait_until(lambda: answers(fleet.redis_port), 5)
+        fleet.redis.wait_until(lambda: answers(fleet.redis_port), patient(5))
         fleet.agreed()
         until(lambda: client.exists("kvsteer:snapshot:demo"), 5, "a snapshot is written anew")
         child = fleet.children["gateway-1"]

@@ -18,6 +18,7 @@ from extproc.demo.processes import Child
 from extproc.demo.stack import Stack
 from extproc.io.sharing import Sharing
 from tests.integration.conftest import until_async
+from tests.integration.patience import bar
 
 #: To end tasks, one last batch, the leases and four clients, each with its own bound; and a busy machine.
 BOUND = 6.0
@@ -48,8 +49,8 @@ async def stops(made: Sharing) -> None:
     tasks = list(made._tasks._tasks.values())
     assert len(tasks) == 5
     began = time.monotonic()
-    await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(made.stop())), BOUND)
-    assert time.monotonic() - began < BOUND
+    await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(made.stop())), bar(BOUND))
+    assert time.monotonic() - began < bar(BOUND)
     assert all(task.done() for task in tasks)
 
 

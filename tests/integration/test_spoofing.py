@@ -2,12 +2,14 @@
 
 import signal
 import urllib.request
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
 
-from extproc.demo.stack import Stack
-from tests.integration.conftest import until, until_async
+from extproc.demo.stack import Stack, StackSettings
+from tests.integration.conftest import QUICK, until, until_async
+from tests.integration.patience import patient
 
 HEADERS = [
     "x-gateway-destination-endpoint",
@@ -25,6 +27,14 @@ HEADERS = [
     "x-kv-cache-source-host-port",
 ]
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A gateway that hangs is waited for as little as by default."""
+    settings = StackSettings(engine=[*QUICK, "--echo-headers"], redis_url="", envoy={"message_timeout": "1s"})
+    with Stack(settings) as running:
+        yield running
 
 
 async def attempt(stack: Stack, session: aiohttp.ClientSession, name: str, value: str, body: bool) -> None:
@@ -86,7 +96,7 @@ async def test_requests_without_a_body_are_steered(stack: Stack, path: str) -> N
 
 def ext_proc_counts(stack: Stack) -> dict[str, str]:
     url = f"http://127.0.0.1:{stack.envoy_admin}/stats?filter=ext_proc"
-    with urllib.request.urlopen(url, timeout=5) as told:
+    with urllib.request.urlopen(url, timeout=patient(5)) as told:
         return dict(line.split(": ") for line in told.read().decode().splitlines())
 
 

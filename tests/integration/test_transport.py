@@ -17,6 +17,7 @@ from extproc.io.sessions import ExchangeSession
 from extproc.io.transports import reflection
 from extproc.pb import ext_proc_pb2 as pb
 from extproc.pb import health_pb2, reflection_pb2
+from tests.integration.patience import patient
 from tests.integration.transports import TRANSPORTS
 from tests.unit.messages import answer, chat, request_body, request_headers, set_headers
 
@@ -31,7 +32,7 @@ class Recorder:
         self.ended_count = 0
 
     def settled(self, exchange: Any, seconds: float) -> None:
-        assert 0 <= seconds < 5
+        assert 0 <= seconds < patient(5)
         self.settled_outcomes.append(exchange.outcome)
 
     def failed(self, exchange: Any, error: Exception) -> None:
@@ -95,7 +96,7 @@ async def decided(call: Any) -> pb.ProcessingResponse:
 
 
 async def gone(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -202,7 +203,7 @@ async def test_stopping_ends_decided_streams_with_ok_and_lets_the_undecided_deci
         await asyncio.sleep(0)
         await pending.write(request_body(chat()))
         assert set_headers(answer(await pending.read())), "a request under way was not steered any more"
-        await asyncio.wait_for(stopping, 10)
+        await asyncio.wait_for(stopping, patient(10))
         assert await settled.code() is grpc.StatusCode.OK
         assert await pending.code() is grpc.StatusCode.OK
         assert len(served.mind.ledger) == 0

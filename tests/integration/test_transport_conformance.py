@@ -7,6 +7,7 @@ import pytest
 
 from extproc.io.transports.fast import FastTransport
 from extproc.io.transports.h2 import frames
+from tests.integration.patience import patient
 from tests.integration.test_transport_fast import serving
 from tests.unit.h2_conformance import CASES, PREFACE_ENDS, Case, Frame, above
 from tests.unit.h2_world import frame
@@ -32,7 +33,7 @@ class Client:
         self._writer.write(raw + frame(frames.PING, 0, 0, _SYNC))
         said: list[Frame] = []
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patient(30)):
                 while (came := await self._frame()) != (frames.PING, frames.ACK, 0, _SYNC):
                     said.append(came)
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -17,6 +17,7 @@ from extproc.io.transports.h2 import frames
 from extproc.io.transports.tls import Certificates, TlsFiles
 from tests.integration.certificates import make_certificates
 from tests.integration.conftest import until_async
+from tests.integration.patience import patient
 from tests.integration.test_transport_fast import PROCESS, Raw, echoes, no_client_is_left, serving
 from tests.unit.h2_world import data, headers, message, request
 
@@ -46,7 +47,7 @@ def silent(port: int, count: int) -> list[socket.socket]:
 
 async def test_connections_that_have_not_agreed_on_tls_count_too(made: Path, sockets: list[Any]) -> None:
     tls = TlsFiles(str(made / "server.pem"), str(made / "server.key"))
-    async with serving(tls=tls, connections=3, handshake=0.3) as transport:
+    async with serving(tls=tls, connections=3, handshake=1.5) as transport:
         counts = transport.shared.refusals.counts
         sockets += silent(transport.port, 10)
         await until_async(lambda: asyncio.sleep(0.01, counts["connections"] == 7), 5, "seven are refused")
@@ -60,7 +61,7 @@ async def test_a_stop_does_not_wait_for_handshakes(made: Path, sockets: list[Any
     async with serving(tls=tls, handshake=60.0) as transport:
         sockets += silent(transport.port, 2)
         await until_async(lambda: asyncio.sleep(0.01, transport.connected == 2), 5, "they are in")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await transport.stop(1.0)
         await until_async(lambda: asyncio.sleep(0, transport.connected == 0), 5, "they are gone")
 
@@ -172,7 +173,7 @@ async def test_a_stop_serves_streams_that_were_on_their_way_until_the_peer_has_r
         raw.say(struct.pack(">IBI", 8 << 8 | frames.PING, 1, 0) + asked)
         last = await raw.read_until(frames.GOAWAY)
         assert struct.unpack_from(">I", last)[0] == 3
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(patient(1)):
             await stopping
 
 
@@ -181,7 +182,7 @@ async def test_a_stop_waits_a_second_at_most_for_a_peer_that_does_not_say_that_i
         raw = await Raw.greeting(transport.port)
         await raw.read_until(frames.SETTINGS)
         await until_async(lambda: asyncio.sleep(0, transport.connected == 1), 5, "it is there")
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(patient(4)):
             await transport.stop(30.0)
 
 

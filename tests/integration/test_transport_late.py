@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 from extproc.io.transports import Answer, Push
+from tests.integration.patience import patient
 from tests.integration.transports import TRANSPORTS
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -124,7 +125,7 @@ async def test_a_stream_that_ends_while_an_answer_is_owed_is_noticed_at_once(
         call.cancel()
     else:
         await call.done_writing()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(patient(2)):
         await session.ended.wait()
     session.give(b"too late")  # dropped
 
@@ -137,7 +138,7 @@ async def test_a_stop_waits_for_the_answer_that_is_owed(served: Served) -> None:
     assert await call.read() == b"answer"
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(patient(2)):
         await stopping
 
 

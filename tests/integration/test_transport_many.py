@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import streams
 from extproc.demo.processes import free_port
+from tests.integration.patience import patient
 
 
 def test_open_streams_take_little_and_large_bodies_are_bounded(
@@ -21,7 +22,7 @@ def test_open_streams_take_little_and_large_bodies_are_bounded(
         await streams.huge_bodies(gateway, port, 4, 4 * 2**20, 50)
 
     try:
-        asyncio.run(asyncio.wait_for(both(), 60))
+        asyncio.run(asyncio.wait_for(both(), patient(60)))
     finally:
         gateway.stop()
     said = capsys.readouterr().out

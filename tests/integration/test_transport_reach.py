@@ -18,6 +18,7 @@ from extproc.demo.stack import Stack, StackSettings
 from extproc.envoyconfig import render
 from tests.integration.certificates import make_certificates
 from tests.integration.conftest import QUICK
+from tests.integration.patience import patient
 
 BODY = orjson.dumps({"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4})
 
@@ -121,6 +122,6 @@ def test_envoy_accepts_the_bootstrap(shape: str, certificates: Path, tmp_path: P
     path = tmp_path / "envoy.yaml"
     path.write_text(render(parse(yaml.safe_dump(tree), shape)))
     argv = [program("envoy") or "envoy", "--mode", "validate", "--log-level", "warn", "-c", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=patient(60), check=False)
     assert done.returncode == 0, done.stderr
     assert "deprecated" not in done.stderr.lower(), done.stderr

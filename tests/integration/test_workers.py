@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -15,31 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from extproc.demo.processes import Child
+from extproc.demo.processes import Child, free_port
 from tests.integration.conftest import until
-
-
-def free_run(count: int) -> int:
-    """The first of `count` ports in a row that are free.
-
-    Below the range that connections are given ports from (32768 and up): a look at a port up there that nobody
-    listens on may connect to itself, and hold the port.
-    """
-    while True:
-        first = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
-            for port in range(first, first + count):
-                probes.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
+from tests.integration.patience import patient
 
 
 class Running:
     """A parent with two workers."""
 
     def __init__(self, folder: Path) -> None:
-        self.grpc, self.admin = free_run(2), free_run(2)
-        while abs(self.grpc - self.admin) < 2:
-            self.admin = free_run(2)
+        self.grpc, self.admin = free_port(2), free_port(2)
         path = folder / "kvsteer.yaml"
         path.write_text(yaml.safe_dump({
             "workers": 2, "gateway_id": "gw", "pools": [{"replicas": ["127.0.0.1:1"]}],
@@ -47,7 +30,7 @@ class Running:
             "admin": {"address": f"127.0.0.1:{self.admin}"}, "redis": {"heartbeat": "200ms"},
         }))  # fmt: skip
         self.child = Child("serve", [sys.executable, "-m", "extproc", "serve", "-c", str(path)], folder)
-        self.child.wait_until(lambda: self.ready(0) and self.ready(1), 30)
+        self.child.wait_until(lambda: self.ready(0) and self.ready(1), patient(30))
 
     def said(self) -> list[dict[str, Any]]:
         lines = self.child.log.read_text(errors="replace").splitlines()
@@ -62,7 +45,7 @@ class Running:
     def ready(self, number: int) -> bool:
         with contextlib.suppress(OSError):
             url = f"http://127.0.0.1:{self.admin + number}/readyz"
-            with urllib.request.urlopen(url, timeout=2) as answer:
+            with urllib.request.urlopen(url, timeout=patient(2)) as answer:
                 return bool(json.loads(answer.read())["shared"] == "ok")
         return False
 

@@ -20,9 +20,10 @@ import pytest
 import yaml
 
 from extproc.demo.drive import Outcome, ask
+from extproc.demo.processes import free_port
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, until, until_async
-from tests.integration.test_workers import free_run
+from tests.integration.patience import patient
 
 #: Streamed requests a second.
 RATE = 60.0
@@ -32,9 +33,7 @@ class Workers(Stack):
     """The stack with one parent of two workers; their numbers are those of gateways."""
 
     def start_gateways(self) -> None:
-        grpc, admin = free_run(2), free_run(2)
-        while abs(grpc - admin) < 2:
-            admin = free_run(2)
+        grpc, admin = free_port(2), free_port(2)
         self.gateway_ports = [(grpc, admin), (grpc + 1, admin + 1)]
         path = self.folder / "kvsteer.yaml"
         path.write_text(yaml.safe_dump(self.configuration(0)))
@@ -60,7 +59,7 @@ class Workers(Stack):
     def metric(self, number: int, name: str) -> float:
         """The sum of a metric's series; 0 while the worker is away."""
         url = f"http://127.0.0.1:{self.gateway_ports[number][1]}/metrics"
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2) as answer:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=patient(2)) as answer:
             found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.MULTILINE)
             return sum(map(float, found))
         return 0.0

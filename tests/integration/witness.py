@@ -18,6 +18,7 @@ import h2.connection
 import h2.events
 
 from extproc.demo.stack import Stack, StackSettings
+from tests.integration.patience import patient
 
 EVENTS = [b"data: " + json.dumps({"n": n, "text": "tok " * n}).encode() + b"\n\n" for n in range(20)]
 
@@ -211,7 +212,7 @@ class Answer:
 
 def http1(port: int, head: str, pieces: Iterable[bytes]) -> bytes:
     """Send a request's head and then these bytes, each in a write of its own; returns all that comes back."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=patient(30)) as connection:
         connection.sendall(f"{head}\r\nhost: llm\r\nconnection: close\r\n\r\n".encode())
         for piece in pieces:
             connection.sendall(piece)
@@ -239,7 +240,7 @@ def http2(
 ) -> Answer:
     """A request over HTTP/2 without TLS."""
     connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as wire:
+    with socket.create_connection(("127.0.0.1", port), timeout=patient(30)) as wire:
         connection.initiate_connection()
         first = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "llm"), *headers]
         connection.send_headers(1, first, end_stream=body is None and trailers is None)
