@@ -166,7 +166,7 @@ class Child:
         """Wait until `ready()`; raise StackError if it takes longer than `seconds` or the process ends."""
         deadline = time.monotonic() + seconds
         while not ready():
-            if not self.running:
+            if not self.running and not ready():  # it may have become so just before it ended
                 raise StackError(f"{self.name} ended at its start. It last said:\n{self.said()}")
             if time.monotonic() > deadline:
                 raise StackError(

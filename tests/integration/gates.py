@@ -22,7 +22,7 @@ class Gate:
         pool = Pool("chat", now=time.monotonic())
         for address in ADDRESSES:
             pool.join(address, time.monotonic())
-        self.settings = RedisSettings(url=redis) if isinstance(redis, str) else redis
+        self.settings = RedisSettings(url=redis, deadline=1.0) if isinstance(redis, str) else redis
         self.steering = Steering([pool], Rules(), random.Random(name))
         self.sharing = Sharing(self.settings, self.steering, name)
         self.lease = self.sharing.leases.of("snapshot:chat")
@@ -70,6 +70,15 @@ async def fleet(redis: str | RedisSettings, count: int) -> AsyncIterator[list[Ga
     finally:
         for gate in gates:
             await gate.stop()
+
+
+async def share(gates: list[Gate], seconds: float = 3.0) -> None:
+    """All say that they share, as they do again soon after a call of theirs was not answered in time."""
+
+    async def ok() -> bool:
+        return all(gate.sharing.state == "ok" for gate in gates)
+
+    await until_async(ok, seconds, "all say that they share")
 
 
 async def heard(gates: list[Gate], seconds: float = 5.0) -> None:

@@ -36,7 +36,7 @@ def asked(rng: Random) -> dict[str, Asked]:
 
 async def test_it_leases_exactly_what_the_rule_says(url: str) -> None:
     rng, board = Random(3), Board(TENANTS, 1000, 0.0)
-    stores = [BudgetStore(RedisSettings(url=url), f"gw-{i}") for i in range(3)]
+    stores = [BudgetStore(RedisSettings(url=url, deadline=2.0), f"gw-{i}") for i in range(3)]
     for _ in range(100):
         store, ask = rng.choice(stores), asked(rng)
         standing, changed = await store.trade("chat", TENANTS, ask, total=(1000, 2000))
@@ -55,7 +55,7 @@ async def test_it_leases_exactly_what_the_rule_says(url: str) -> None:
 
 async def test_a_rate_is_drawn_once_and_what_is_given_back_is_there(url: str) -> None:
     fast = (Tenant(name="b", per_minute=1200),)  # 20 a second, 50 at once
-    one, two = (BudgetStore(RedisSettings(url=url), name) for name in ("one", "two"))
+    one, two = (BudgetStore(RedisSettings(url=url, deadline=2.0), name) for name in ("one", "two"))
 
     async def draw(store: BudgetStore, rate: float) -> float:
         standing, _ = await store.trade("chat", fast, {"b": Asked(Row(), rate)}, total=(1000, 2000))
@@ -71,7 +71,7 @@ async def test_a_rate_is_drawn_once_and_what_is_given_back_is_there(url: str) ->
 
 
 async def test_the_total_is_changed_once_in_a_while(url: str) -> None:
-    store = BudgetStore(RedisSettings(url=url), "one")
+    store = BudgetStore(RedisSettings(url=url, deadline=2.0), "one")
     ask = {tenant.name: Asked(Row()) for tenant in TENANTS}
     first = await store.trade("chat", TENANTS, ask, total=(1000, 2000), proposed=(900, 2100), every=60)
     second = await store.trade("chat", TENANTS, ask, total=(1000, 2000), proposed=(800, 2200), every=60)
@@ -81,7 +81,7 @@ async def test_the_total_is_changed_once_in_a_while(url: str) -> None:
 
 
 async def test_after_a_fall_of_the_total_nobody_goes_without(url: str) -> None:
-    one, two = (BudgetStore(RedisSettings(url=url), name) for name in ("one", "two"))
+    one, two = (BudgetStore(RedisSettings(url=url, deadline=2.0), name) for name in ("one", "two"))
     ask = {"a": Asked(Row(used=70, hold=500)), "b": Asked(Row(used=40, hold=9000))}
     await one.trade("chat", TENANTS, ask, total=(10_000, 20_000))
     mine = {"a": Asked(Row(hold=500)), "b": Asked(Row())}
@@ -93,7 +93,7 @@ async def test_after_a_fall_of_the_total_nobody_goes_without(url: str) -> None:
 
 
 async def test_who_leaves_frees_its_leases_at_once(url: str) -> None:
-    one, two = (BudgetStore(RedisSettings(url=url), name) for name in ("one", "two"))
+    one, two = (BudgetStore(RedisSettings(url=url, deadline=2.0), name) for name in ("one", "two"))
     ask = {"a": Asked(Row(hold=600)), "b": Asked(Row())}
     await one.trade("chat", TENANTS, ask, total=(1000, 2000))
     assert (await two.trade("chat", TENANTS, ask, total=(1000, 2000)))[0].holds["a"] == 0
@@ -104,7 +104,7 @@ async def test_who_leaves_frees_its_leases_at_once(url: str) -> None:
 
 @pytest.mark.parametrize("garbage", ["", "7", "[]", "{", '{"rows":7}', '{"rows":{"a":"x"},"seen":1e99}'])
 async def test_garbage_of_another_gateway_is_dropped(url: str, garbage: str) -> None:
-    store, direct = BudgetStore(RedisSettings(url=url), "one"), redis_py.Redis.from_url(url)
+    store, direct = BudgetStore(RedisSettings(url=url, deadline=2.0), "one"), redis_py.Redis.from_url(url)
     direct.hset(store.key("chat"), "gateway:bad", garbage)
     direct.hset(store.key("chat"), "total", "many")
     ask = {"a": Asked(Row(hold=600)), "b": Asked(Row(), 5)}
@@ -120,7 +120,7 @@ async def test_garbage_of_another_gateway_is_dropped(url: str, garbage: str) -> 
 
 async def test_a_server_that_lost_everything_goes_on_from_what_gateways_last_knew(url: str) -> None:
     fast = (Tenant(name="b", per_minute=1200),)  # 20 a second, 50 at once
-    store, direct = BudgetStore(RedisSettings(url=url), "one"), redis_py.Redis.from_url(url)
+    store, direct = BudgetStore(RedisSettings(url=url, deadline=2.0), "one"), redis_py.Redis.from_url(url)
 
     async def draw(rate: float, level: float) -> tuple[float, float]:
         ask = {"b": Asked(Row(), rate, level)}

@@ -402,6 +402,7 @@ async def test_a_parser_that_raises_is_a_failure_and_ends_no_loop():
     assert {reason for _, reason in record.failures} == {"internal"}
 
 
+@pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_stopping_in_the_middle_of_scrapes_leaves_no_task_and_no_connection():
     record, connected = Record(), 0
     all_gone = asyncio.Event()

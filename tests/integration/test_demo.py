@@ -72,7 +72,7 @@ from extproc.demo.processes import Child
 def start(folder):
     children = [Child(f"child-{number}", ["/bin/sh", "-c", "echo hello"], folder) for number in range(60)]
     for child in children:
-        child.wait_until(lambda: child.said() == "hello" or not child.running, patient(20))
+        child.wait_until(lambda: child.said() == "hello" or not child.running, 120)
     print([child.said() for child in children if child.said() != "hello"])
 
 async def main():
@@ -88,11 +88,6 @@ asyncio.run(main())
 
 def test_a_process_with_grpc_in_it_starts_children_that_run(tmp_path: Path) -> None:
     """Code of ours between fork and exec ran gRPC's fork handlers, and one child in twenty ended with them."""
-    told = subprocess.run(
-        [sys.executable, "-c", _STARTS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=patient(60),
-        check=True,
-    )
+    argv = [sys.executable, "-c", _STARTS, str(tmp_path)]
+    told = subprocess.run(argv, capture_output=True, text=True, timeout=patient(60), check=False)
     assert told.stdout.strip() == "[]", told.stdout + told.stderr

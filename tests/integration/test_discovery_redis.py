@@ -31,7 +31,7 @@ def client(server: Stack) -> Iterator[redis.Redis]:
         yield made
 
 
-def settings(server: Stack, deadline: float = 0.5) -> RedisSettings:
+def settings(server: Stack, deadline: float = 2.0) -> RedisSettings:
     return RedisSettings(url=server.redis_url, deadline=deadline)
 
 
@@ -154,7 +154,7 @@ async def test_ten_thousand_registrations_are_read_and_one_more_is_told(
 class Following:
     """A discovery of the pool, with a record of its changes."""
 
-    def __init__(self, server: Stack, grace: float = 30.0, deadline: float = 0.5) -> None:
+    def __init__(self, server: Stack, grace: float = 30.0, deadline: float = 2.0) -> None:
         self.changes: list[Changes] = []
         source = RedisSource(settings(server, deadline), "chat", every=0.05)
         self.discovery = Discovery("chat", [source], self.changes.append, clock.monotonic, grace=grace)
@@ -257,10 +257,10 @@ async def test_no_redis_is_a_failure_that_shows_no_password() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens there
         url = f"redis://user:secret@127.0.0.1:{taken.getsockname()[1]}/0"
-        source = RedisSource(RedisSettings(url=url), "chat")
+        source = RedisSource(RedisSettings(url=url, deadline=2.0), "chat")
         async with asyncio.timeout(patient(10)), aclosing(source.watch()) as said:
             answer = await anext(said)
-        registration = Registration(RedisSettings(url=url), "chat", A)
+        registration = Registration(RedisSettings(url=url, deadline=2.0), "chat", A)
         with pytest.raises(SourceFailed) as caught:
             await registration.beat()
         await registration.close()
@@ -275,7 +275,7 @@ async def test_a_user_without_rights_is_told_and_no_password_shown(
     url = server.redis_url.replace("redis://", "redis://nobody:secret@")
     async with (
         asyncio.timeout(patient(10)),
-        aclosing(RedisSource(RedisSettings(url=url), "chat").watch()) as said,
+        aclosing(RedisSource(RedisSettings(url=url, deadline=2.0), "chat").watch()) as said,
     ):
         answer = await anext(said)
     assert isinstance(answer, Failed)

@@ -51,7 +51,7 @@ async def holding(lease: Lease) -> bool:
 
 
 async def test_of_two_gateways_one_holds_and_a_release_is_followed_at_once(server: tuple[str, Child]) -> None:
-    settings = RedisSettings(url=server[0])
+    settings = RedisSettings(url=server[0], deadline=1.0)
     first, second = Leases(settings, "gw-1"), Leases(settings, "gw-2")
     one, two = first.of("collector:chat"), second.of("collector:chat")
     tasks, others = Supervisor(), Supervisor()
@@ -77,7 +77,7 @@ async def _names(lease: Lease, gateway: str) -> bool:
 async def test_the_lease_of_a_killed_holder_is_taken_over_within_two_seconds(
     server: tuple[str, Child], holder: "subprocess.Popen[str]"
 ) -> None:
-    leases, tasks = Leases(RedisSettings(url=server[0]), "gw-2"), Supervisor()
+    leases, tasks = Leases(RedisSettings(url=server[0], deadline=1.0), "gw-2"), Supervisor()
     lease = leases.of("test")
     leases.start(tasks)
     await until_async(lambda: _names(lease, "other"), 3, "the other is known")
@@ -92,7 +92,7 @@ async def test_the_lease_of_a_killed_holder_is_taken_over_within_two_seconds(
 async def test_a_holder_that_was_paused_notices_and_can_not_write_over_the_new_one(
     server: tuple[str, Child], holder: "subprocess.Popen[str]"
 ) -> None:
-    leases, tasks = Leases(RedisSettings(url=server[0]), "gw-2"), Supervisor()
+    leases, tasks = Leases(RedisSettings(url=server[0], deadline=1.0), "gw-2"), Supervisor()
     lease = leases.of("test")
     leases.start(tasks)
     holder.send_signal(signal.SIGSTOP)
@@ -114,7 +114,7 @@ async def test_a_holder_that_was_paused_notices_and_can_not_write_over_the_new_o
 async def test_with_redis_gone_nobody_holds_and_an_emptied_one_gives_a_greater_token(
     server: tuple[str, Child],
 ) -> None:
-    settings = RedisSettings(url=server[0])
+    settings = RedisSettings(url=server[0], deadline=1.0)
     leases, tasks = Leases(settings, "gw-1"), Supervisor()
     lease = leases.of("test")
     leases.start(tasks)
@@ -136,7 +136,7 @@ async def test_with_redis_gone_nobody_holds_and_an_emptied_one_gives_a_greater_t
 async def test_a_lease_without_an_end_and_a_key_of_another_kind_are_lived_with(
     server: tuple[str, Child],
 ) -> None:
-    client = make_client(RedisSettings(url=server[0]), "test")
+    client = make_client(RedisSettings(url=server[0], deadline=1.0), "test")
     await client.hset(
         "kvsteer:lease:test", mapping={"holder": "dead#1", "token": "7"}
     )  # by hand, without a TTL
@@ -157,7 +157,7 @@ async def test_a_lease_without_an_end_and_a_key_of_another_kind_are_lived_with(
 async def test_a_token_that_is_no_number_is_mended_with_one_above_any_before(
     server: tuple[str, Child], garbage: str
 ) -> None:
-    client = make_client(RedisSettings(url=server[0]), "test")
+    client = make_client(RedisSettings(url=server[0], deadline=1.0), "test")
     lease = Lease(client, "kvsteer", "test", "gw-1")
     await lease.attempt()
     before = lease.token
@@ -173,7 +173,7 @@ async def test_a_token_that_is_no_number_is_mended_with_one_above_any_before(
 async def test_a_lease_whose_keys_are_of_another_type_says_so_after_three_failures(
     server: tuple[str, Child],
 ) -> None:
-    client = make_client(RedisSettings(url=server[0]), "test")
+    client = make_client(RedisSettings(url=server[0], deadline=1.0), "test")
     await client.hset("kvsteer:lease:test:token", "a", "b")
     lease = Lease(client, "kvsteer", "test", "gw-1")
     for _ in range(3):
@@ -192,12 +192,12 @@ async def test_a_lease_whose_keys_are_of_another_type_says_so_after_three_failur
 async def test_leases_of_more_pools_than_there_are_connections_are_all_held(
     server: tuple[str, Child],
 ) -> None:
-    leases = Leases(RedisSettings(url=server[0]), "gw-1")
+    leases = Leases(RedisSettings(url=server[0], deadline=1.0), "gw-1")
     made = [leases.of(f"collector:{number}") for number in range(40)]
     await leases.round()
     assert [lease.name for lease in made if not lease.held] == []
     await leases.stop()
-    other = Leases(RedisSettings(url=server[0]), "gw-2")
+    other = Leases(RedisSettings(url=server[0], deadline=1.0), "gw-2")
     lease = other.of("collector:39")
     await other.round()
     assert lease.held, "all were given up"
@@ -209,11 +209,11 @@ async def test_leases_of_more_pools_than_there_are_connections_are_all_held(
     ["", "gw-2", "gw 2#ab", "gw-2#xyz", "\x1b[31mgw-2#ab", "gw-2\n#ab", "g" * 65 + "#" + "a" * 16, "\xff#ab"],
 )
 async def test_a_holder_that_no_gateway_can_be_holds_nothing(server: tuple[str, Child], holder: str) -> None:
-    client = make_client(RedisSettings(url=server[0]), "test")
+    client = make_client(RedisSettings(url=server[0], deadline=1.0), "test")
     forged = holder.encode("latin-1")
     await client.hset("kvsteer:lease:test", mapping={"holder": forged, "token": "7"})
     await client.pexpire("kvsteer:lease:test", 86_400_000)
-    [seen] = (await read_fleet(RedisSettings(url=server[0])))["leases"]
+    [seen] = (await read_fleet(RedisSettings(url=server[0], deadline=1.0)))["leases"]
     assert seen["holder"] is None
     lease = Lease(client, "kvsteer", "test", "gw-1")
     await lease.attempt()
@@ -223,7 +223,7 @@ async def test_a_holder_that_no_gateway_can_be_holds_nothing(server: tuple[str, 
 
 
 async def test_a_lease_that_ends_far_too_late_is_given_a_ttl(server: tuple[str, Child]) -> None:
-    client = make_client(RedisSettings(url=server[0]), "test")
+    client = make_client(RedisSettings(url=server[0], deadline=1.0), "test")
     await client.hset("kvsteer:lease:test", mapping={"holder": "gw-2#ab", "token": "7"})
     await client.pexpire("kvsteer:lease:test", 86_400_000)
     lease = Lease(client, "kvsteer", "test", "gw-1")
@@ -234,7 +234,7 @@ async def test_a_lease_that_ends_far_too_late_is_given_a_ttl(server: tuple[str, 
 
 
 async def test_who_never_held_can_write_nothing(server: tuple[str, Child]) -> None:
-    client = make_client(RedisSettings(url=server[0]), "test")
+    client = make_client(RedisSettings(url=server[0], deadline=1.0), "test")
     with pytest.raises(Fenced):
         await Lease(client, "kvsteer", "test", "gw-1").write("kvsteer:written", b"x", 1.0)
     await client.aclose()

@@ -86,7 +86,7 @@ async def _everything(settings: RedisSettings) -> None:
 
 async def test_a_redis_that_drops_keys_is_used_and_told_of(tmp_path: Path) -> None:
     with redis_server(tmp_path, "--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru") as (port, _):
-        made = Registry(RedisSettings(url=f"redis://127.0.0.1:{port}"), "gw-1", [], lambda: 0)
+        made = Registry(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=2.0), "gw-1", [], lambda: 0)
         await made.beat()
         assert made.up
         assert made.degraded

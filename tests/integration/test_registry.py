@@ -27,7 +27,7 @@ def client(server: Stack) -> Iterator[redis.Redis]:
         yield made
 
 
-def registry(url: str, name: str = "gw-1", deadline: float = 0.5) -> Registry:
+def registry(url: str, name: str = "gw-1", deadline: float = 2.0) -> Registry:
     pool = Pool("chat", now=0.0)
     pool.join("10.0.0.1:8000", 0.0)
     pool.join("[::1]:8000", 0.0)
@@ -68,7 +68,7 @@ async def test_what_is_no_hash_is_told_by_the_fleets_state(server: Stack, client
     for key in ("kvsteer:gateway:gw-1", "kvsteer:lease:collector:chat"):
         client.rpush(key, "x")
     client.set("kvsteer:lease:collector:chat:token", "5")
-    said = await read_fleet(RedisSettings(url=server.redis_url))
+    said = await read_fleet(RedisSettings(url=server.redis_url, deadline=2.0))
     assert (said["gateways"], said["leases"]) == ([], [])
     assert said["skipped"] == [
         "key 'kvsteer:gateway:gw-1': holds no hash, so it is no gateway's",
@@ -88,7 +88,7 @@ async def test_closing_takes_the_entries_away_and_leaves_others(server: Stack, c
 async def test_a_replica_that_left_leaves_no_field_behind(server: Stack, client: redis.Redis) -> None:
     pool = Pool("chat", now=0.0)
     pool.join("10.0.0.1:8000", 0.0)
-    made = Registry(RedisSettings(url=server.redis_url), "gw-1", [pool], lambda: 0)
+    made = Registry(RedisSettings(url=server.redis_url, deadline=2.0), "gw-1", [pool], lambda: 0)
     await made.beat()
     pool.leave("10.0.0.1:8000")
     await made.beat()
@@ -148,7 +148,7 @@ async def test_a_redis_that_restarted_is_written_at_the_next_beat_over_a_fresh_c
         seen.append(await connection.ping())
 
     pool = Pool("chat", now=0.0)
-    made = Registry(RedisSettings(url=server.redis_url, deadline=0.5), "gw-1", [pool], lambda: 7, sync)
+    made = Registry(RedisSettings(url=server.redis_url, deadline=2.0), "gw-1", [pool], lambda: 7, sync)
     await made.beat()
     server.children["redis"].kill()
     server.children["redis"].restart()

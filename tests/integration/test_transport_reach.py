@@ -54,6 +54,7 @@ class Reached(Stack):
             StackSettings(replicas=1, engine=QUICK, redis_url="", transport="fast", envoy=patient)
         )
         self._grpc = grpc
+        self.asked = True
 
     def configuration(self, number: int) -> dict[str, Any]:
         tree = super().configuration(number)
@@ -61,8 +62,10 @@ class Reached(Stack):
 
 
 @contextmanager
-def reached(grpc: dict[str, Any], envoy: dict[str, Any]) -> Iterator[Stack]:
-    with Reached(grpc, envoy) as stack:
+def reached(grpc: dict[str, Any], envoy: dict[str, Any], asked: bool = True) -> Iterator[Stack]:
+    made = Reached(grpc, envoy)
+    made.asked = asked  # whether Envoy finds the gateway well
+    with made as stack:
         yield stack
 
 
@@ -103,7 +106,7 @@ def test_a_gateway_that_envoy_cannot_trust_is_not_asked_and_clients_are_served(
     certificates: Path, name: str, ca: str
 ) -> None:
     made = tls(certificates, name, ca)
-    with reached({"tls": made["grpc"]}, {"tls": made["envoy"]}) as stack:
+    with reached({"tls": made["grpc"]}, {"tls": made["envoy"]}, asked=False) as stack:
         assert asyncio.run(ask(stack)) == 200
         assert steered(stack) == 0
 
