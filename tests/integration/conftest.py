@@ -38,8 +38,8 @@ _words = LastWords()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, each in whatever order it has; and what is found unclosed is told, but fails nothing.
 
-    Who is cut off in the middle of a call, as most are here, leaves sockets to the garbage collector at times. They are
-    found in whatever test runs when it comes round.
+    Who is cut off in the middle of a call, as many are here, leaves sockets to the garbage collector at times, which
+    finds them in whatever test is running then.
     """
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"), append=False)
