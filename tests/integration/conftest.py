@@ -4,13 +4,14 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.hurried import TIMES
 from tests.integration.last_words import LastWords
-from tests.integration.patience import patient
+from tests.integration.patience import bar, patient
 from tests.integration.patience import until as until
 from tests.integration.patience import until_async as until_async
 from tests.integration.redis_server import PROGRAMS
@@ -48,13 +49,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def patient_envoys() -> Iterator[None]:
-    """Envoys that wait for a gateway for as long as tests are patient, and that ask it from the first request on.
+def patient_stacks() -> Iterator[None]:
+    """Envoys wait for gateways, and gateways for Redis, as long as tests are patient; Envoy asks from the beginning.
 
     A stack whose test says how long a message may take keeps that; one whose gateways Envoy shall not ask has `asked`
     set to False.
     """
-    start = Stack.start_envoy
+    start, configure = Stack.start_envoy, Stack.configuration
+
+    def configured(stack: Stack, number: int) -> dict[str, Any]:
+        tree = configure(stack, number)
+        if "redis" in tree:
+            tree["redis"] = {"deadline": f"{bar(0.5):g}s", **tree["redis"]}
+        return tree
 
     def patiently(stack: Stack) -> None:
         stack.settings.envoy.setdefault("message_timeout", f"{patient(1.0):g}s")
@@ -64,6 +71,7 @@ def patient_envoys() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stack, "start_envoy", patiently)
+        patch.setattr(Stack, "configuration", configured)
         yield
 
 

@@ -463,7 +463,7 @@ def test_a_dead_redis_is_told_with_status_1_and_no_credentials(tmp_path: Path) -
 
 
 def store(fleet: Stack) -> VersionStore:
-    return VersionStore(RedisSettings(url=fleet.redis_url, deadline=1.0))
+    return VersionStore(RedisSettings(url=fleet.redis_url, deadline=4.0))
 
 
 def by(name: str, **settings: float) -> Chosen:
