@@ -76,15 +76,22 @@ class Watch:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._before = metric(stack, "kvsteer_endings_total")
+        self._before = self._newest().get("request_id"), metric(stack, "kvsteer_endings_total")
 
     def ending(self) -> dict[str, Any]:
         """How it ended, once everything is told."""
-        until(
-            lambda: metric(self._stack, "kvsteer_endings_total") > self._before, 5, "the exchange has no end"
-        )
-        record = self._stack.admin("/decisions")["decisions"][0]
-        return record["ending"] or {}
+        return until(self._told, 5, "the exchange has no end")
+
+    def _newest(self) -> dict[str, Any]:
+        return next(iter(self._stack.admin("/decisions?last=1")["decisions"]), {})
+
+    def _told(self) -> dict[str, Any] | None:
+        """An exchange of before may end meanwhile."""
+        newest, (request_id, endings) = self._newest(), self._before
+        ending = newest.get("ending") or {}
+        if newest.get("request_id") == request_id or ending.get("by") is None:
+            return None
+        return ending if metric(self._stack, "kvsteer_endings_total") > endings else None
 
     def usage(self) -> tuple[Any, Any, Any]:
         """Prompt tokens, cached tokens, output tokens."""
