@@ -8,7 +8,7 @@ ONLY   ?=
 # Tests start hundreds of processes: what Python compiled once is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types unit integration faults fuzz soak guarantees bench lock clean protos
+.PHONY: help demo test lint types unit properties integration faults fuzz soak guarantees bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -34,6 +34,9 @@ types: $(STAMP)  ## mypy --strict
 
 unit: $(STAMP)   ## the fast tests, on every core: no process is started
 	@$(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
+
+properties: $(STAMP) ## the fast tests with twenty times as many examples of each property: a quarter of an hour
+	@KVSTEER_EXAMPLES=20 $(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
 integration: $(STAMP) ## real Envoy, real Redis, real HTTP: most files side by side, then those that need the machine
 	@$(BIN)/pytest tests/integration -m "not long and not alone" -n 3 --dist loadfile --no-loadscope-reorder

@@ -2,7 +2,7 @@ import base64
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.dialects import Limits, read
@@ -75,7 +75,6 @@ def test_where_a_byte_stands_matters() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "odd"]), st.text(max_size=4)), min_size=1))
-@settings(deadline=None)
 def test_a_chat_is_its_messages_in_order(messages: list[tuple[str, str]]) -> None:
     body = chat(*({"role": role, "content": text} for role, text in messages))
     chain = chain_of(CHAT, body)

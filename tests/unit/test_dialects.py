@@ -4,13 +4,14 @@ import pathlib
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core import dialects
 from extproc.core.dialects import DIALECTS, Limits, find, read
 from extproc.core.prompt import REASONS
 from extproc.errors import Unreadable
+from tests.examples import examples
 from tests.unit.reading import CHAT, chat, check, prompt_of, refused, user
 
 BODIES: dict[str, dict[str, object]] = {
@@ -265,7 +266,6 @@ def test_an_absent_or_null_model_is_empty() -> None:
 
 
 @given(st.sampled_from(sorted(BODIES)), st.binary(max_size=200))
-@settings(deadline=None)
 def test_any_bytes_are_read_or_refused(path: str, body: bytes) -> None:
     survives(path, body)
 
@@ -319,13 +319,13 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(sorted(BODIES)), st.dictionaries(WORDS, JSON, max_size=5))
-@settings(max_examples=100, deadline=None)
+@examples(50)
 def test_any_json_is_read_or_refused(path: str, body: dict[str, object]) -> None:
     survives(path, as_json(body))
 
 
 @given(st.sampled_from(sorted(BODIES)), st.data())
-@settings(max_examples=200, deadline=None)
+@examples(100)
 def test_a_valid_body_with_one_value_exchanged_is_read_or_refused(path: str, data: st.DataObject) -> None:
     body = orjson.loads(orjson.dumps(BODIES[path]))
     places = list(inner_places(body))
@@ -335,7 +335,6 @@ def test_a_valid_body_with_one_value_exchanged_is_read_or_refused(path: str, dat
 
 
 @given(st.sampled_from(sorted(BODIES)), st.data())
-@settings(deadline=None)
 def test_a_valid_body_with_one_byte_exchanged_is_read_or_refused(path: str, data: st.DataObject) -> None:
     body = bytearray(orjson.dumps(BODIES[path]))
     body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.membership import Endpoint
@@ -12,6 +12,7 @@ from extproc.envoyconfig.eds import eds_text
 from extproc.envoyconfig.names import pool_cluster
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.discovery.file_forms import plain_endpoint, read_endpoints
+from tests.examples import examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "discovery"
 
@@ -142,7 +143,7 @@ def test_any_bytes_are_read_or_refused_and_never_break_the_reader(text: bytes) -
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     )
 )
-@settings(max_examples=50)
+@examples(25)
 def test_any_entry_is_an_endpoint_or_a_value_error(entry: object) -> None:
     with contextlib.suppress(ValueError):
         assert isinstance(plain_endpoint(entry, "entry 1"), Endpoint)

@@ -1,11 +1,12 @@
 """Who belongs to a pool: joins, leaves, failing sources, empty answers, and what holds for any course of events."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.membership import Changes, Endpoint, Membership, canonical, compare
 from extproc.envoyconfig.eds import eds_text
+from tests.examples import examples
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "[fd00::3]:8000"
 
@@ -267,7 +268,7 @@ def test_an_endpoint_that_is_not_there_can_not_be_dropped() -> None:
 
 
 @given(steps)
-@settings(max_examples=60)
+@examples(30)
 def test_the_changes_told_always_add_up_to_the_members(course: list) -> None:  # type: ignore[type-arg]
     members, now = made("one", "two", grace=GRACE, limit=LIMIT), 0.0
     followed: dict[str, bool] = {}  # address -> terminating
@@ -286,7 +287,7 @@ def test_the_changes_told_always_add_up_to_the_members(course: list) -> None:  #
 
 
 @given(steps)
-@settings(max_examples=60)
+@examples(30)
 def test_nobody_leaves_unless_a_source_said_so_and_had_its_grace(course: list) -> None:  # type: ignore[type-arg]
     """A model of one source in its own words: the last answer, when an empty or doubtful one came, what fails."""
     members, now = made("one", grace=GRACE, limit=100), 0.0
@@ -316,7 +317,7 @@ def test_nobody_leaves_unless_a_source_said_so_and_had_its_grace(course: list) -
 
 
 @given(st.lists(endpoints, max_size=8), st.lists(endpoints, max_size=8))
-@settings(max_examples=50)
+@examples(25)
 def test_a_set_compared_with_itself_has_no_changes(first: list[Endpoint], second: list[Endpoint]) -> None:
     before, after = ({e.address: e for e in some} for some in (first, second))
     assert not compare(before, before)

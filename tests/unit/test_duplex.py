@@ -7,13 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.exchange import BODY, DECIDED, HELD, Exchange
 from extproc.core.reply import Reply
 from extproc.core.steering import Rules
 from extproc.pb import ext_proc_pb2 as pb
+from tests.examples import examples
 from tests.unit.messages import Mode, chat, metadata_destination, request_body, request_headers, set_headers
 from tests.unit.test_exchange import DESTINATION, steering
 from tests.unit.test_holding import SECOND, Bench
@@ -84,7 +85,7 @@ def test_bodies_go_on_in_pieces_of_at_most_62000_bytes(size: int, pieces: int, t
     assert [each.end_of_stream for each in bodies] == [False] * (len(rest) - 1) + [not trailers] * bool(rest)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(st.data())
 def test_bodies_cut_anywhere_go_on_to_the_byte_and_end_once(data: st.DataObject) -> None:
     body = data.draw(st.binary(max_size=300)) * data.draw(st.integers(1, 400))

@@ -6,7 +6,7 @@ import zlib
 import brotli
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.encoding import decode
@@ -161,7 +161,6 @@ def test_incompressible_brotli_of_several_blocks_comes_back() -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from(sorted(WITH_IDENTITY)), st.integers(0, 400))
-@settings(deadline=None)
 def test_any_bytes_give_bytes_or_unreadable(body: bytes, coding: str, limit: int) -> None:
     try:
         assert len(decode(body, coding, limit)) <= limit
@@ -173,7 +172,6 @@ def test_any_bytes_give_bytes_or_unreadable(body: bytes, coding: str, limit: int
 
 
 @given(st.data(), st.sampled_from(sorted(CODERS)))
-@settings(deadline=None)
 def test_a_damaged_body_gives_bytes_or_unreadable(data: st.DataObject, coding: str) -> None:
     body = bytearray(CODERS[coding](TEXT))
     at = data.draw(st.integers(0, len(body) - 1))

@@ -1,7 +1,7 @@
 """Each exchange that is over is learned from, counted and kept once, when all is told or nothing more comes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
@@ -14,6 +14,7 @@ from extproc.core.usage.record import Usage
 from extproc.io.endings import Endings
 from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.records import Records, ending_of
+from tests.examples import examples
 from tests.unit.messages import chat, request_body, request_headers
 from tests.unit.test_ending import mind, replica, trailers
 
@@ -303,7 +304,7 @@ def test_what_nobody_claims_is_forgotten() -> None:
     assert world.entries("unclaimed") == 100
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     st.permutations([(kind, number) for number in range(4) for kind in ("stream", "entry", "entry")]),
     st.sets(st.integers(0, 11)),

@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.exchange import DECIDED, OVER, Exchange
@@ -14,6 +14,7 @@ from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
 from extproc.pb import ext_proc_pb2 as pb
+from tests.examples import examples
 from tests.unit.messages import (
     Mode,
     answer,
@@ -351,7 +352,7 @@ def test_what_envoy_may_send_besides_is_answered_go_on(kind: str) -> None:
     assert exchange.state == DECIDED
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(
     st.lists(
         st.one_of(st.binary(max_size=200), st.sampled_from([request_headers(), request_body(chat())])),
@@ -368,7 +369,7 @@ def test_no_bytes_raise_and_the_ledger_is_empty_after_the_end(messages: list[byt
     assert mind.ledger.tokens == 0
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.binary(max_size=400))
 def test_no_body_raises(body: bytes) -> None:
     exchange, _ = steered(steering(), body)

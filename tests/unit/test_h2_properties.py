@@ -7,10 +7,11 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.io.transports.h2 import frames
+from tests.examples import examples
 from tests.unit.h2_world import POST, World, data, frame, headers, message, request
 from tests.unit.h2_world import settings as setting
 
@@ -50,7 +51,7 @@ def cut(raw: bytes, rng: random.Random) -> list[bytes]:
     return pieces
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(TALKS, st.randoms(use_true_random=False))
 def test_any_cutting_of_any_talk_brings_the_same_events_and_the_same_answer(
     raw: bytes, rng: random.Random
@@ -63,7 +64,7 @@ def test_any_cutting_of_any_talk_brings_the_same_events_and_the_same_answer(
     assert parts.connection.streams.open.keys() == whole.connection.streams.open.keys()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(TALKS, st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=12), st.booleans())
 def test_damage_never_gets_out_and_leaks_no_stream(
     raw: bytes, damage: list[tuple[int, int]], dropped: bool
@@ -82,7 +83,7 @@ def test_damage_never_gets_out_and_leaks_no_stream(
     assert world.connection._outflow.queued == 0
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.binary(max_size=300))
 def test_noise_never_gets_out(raw: bytes) -> None:
     World(greet=False).say(raw)
@@ -140,7 +141,7 @@ class Client:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(20)
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=5))
 def test_a_foreign_client_gets_back_what_it_sent_through_every_window(sizes: list[int]) -> None:
     client = Client()

@@ -4,11 +4,12 @@ import random
 from collections import OrderedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.index import PrefixIndex
 from extproc.core.prompt import Chain
+from tests.examples import examples
 
 
 def chain(*hashes: int, step: int = 1024) -> Chain:
@@ -202,7 +203,7 @@ class Model:
         return found
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_without_pressure_it_agrees_with_a_plain_model(seed: int, slots: int) -> None:
     rng = random.Random(seed)
@@ -228,7 +229,7 @@ def test_without_pressure_it_agrees_with_a_plain_model(seed: int, slots: int) ->
         assert len(index) == sum(map(len, model.held.values()))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(st.integers(0, 2**32))
 def test_under_pressure_bounds_hold_and_counts_stay_true(seed: int) -> None:
     rng = random.Random(seed)

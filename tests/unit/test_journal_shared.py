@@ -5,7 +5,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.decide import bind, weigh
@@ -35,6 +35,7 @@ from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.sample import Sample
 from extproc.core.shared import Shared
+from tests.examples import examples
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 ENGINES = [Engine("chat", A), Engine("chat", B)]
@@ -128,7 +129,7 @@ def test_what_is_no_batch_is_refused_with_a_reason(data: bytes, reason: str) -> 
 
 
 @given(st.binary(max_size=300), st.integers(0, 80), st.integers(0, 255))
-@settings(max_examples=80, deadline=None)
+@examples(40)
 def test_random_truncated_and_changed_bytes_never_raise_anything_else(noise: bytes, at: int, to: int) -> None:
     good = encode(say(1, placed=[placed(1, 0, 11, 12)], ended=[2], table=Table(1, 0, 1, [])))
     changed = good[: at % len(good)] + bytes([to]) + good[at % len(good) + 1 :]
@@ -421,7 +422,7 @@ def state(shared: Shared) -> object:
     st.lists(st.lists(NEWS, max_size=4), max_size=6),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=80, deadline=None)
+@examples(40)
 def test_two_views_of_the_same_batches_end_equal_in_any_order_and_with_duplicates(
     one: list[list[tuple]], two: list[list[tuple]], rng: random.Random
 ) -> None:
@@ -439,7 +440,7 @@ def test_two_views_of_the_same_batches_end_equal_in_any_order_and_with_duplicate
 
 
 @given(st.lists(st.lists(NEWS, max_size=4), min_size=1, max_size=8), st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@examples(25)
 def test_whatever_was_lost_the_next_table_is_what_runs(script: list[list[tuple]], rng: random.Random) -> None:
     batches = batches_of([*script, [("table",)]], "g1", list(range(len(script) + 1)))
     shared = view()

@@ -1,13 +1,14 @@
 """Books and ledger: what was sent counts at once and is released exactly once."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extproc.core.books import Books
 from extproc.core.fleet import Replica, Traits
 from extproc.core.ledger import Ledger
 from extproc.core.policies.charged_cost import backlogs_of
+from tests.examples import examples
 
 
 def replica(speed: float = 1000.0) -> Replica:
@@ -225,7 +226,7 @@ _STEP = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.lists(_STEP, max_size=60), st.booleans())
 @example(  # rounding once left -1e-16 s of backlog here
     [

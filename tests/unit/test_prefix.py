@@ -1,7 +1,7 @@
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -163,7 +163,6 @@ def test_model_adapter_and_both_salts_part_chains_and_are_never_mixed_up() -> No
 
 
 @given(st.lists(st.tuples(st.sampled_from([KIND, OTHER]), st.text(max_size=5)), min_size=1, max_size=6))
-@settings(deadline=None)
 def test_two_ways_of_cutting_one_text_give_two_chains(messages: list[tuple[int, str]]) -> None:
     whole = "".join(text for _, text in messages)
     cut, single = ChainWriter(7), ChainWriter(7)
@@ -174,7 +173,6 @@ def test_two_ways_of_cutting_one_text_give_two_chains(messages: list[tuple[int, 
 
 
 @given(st.text(min_size=1, max_size=8), st.text(max_size=8), st.booleans())
-@settings(deadline=None)
 def test_a_byte_moved_to_the_next_piece_or_message_gives_another_chain(a: str, b: str, message: bool) -> None:
     def write(first: str, second: str) -> Chain:
         writer = ChainWriter(7)

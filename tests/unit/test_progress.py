@@ -4,7 +4,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -17,6 +17,7 @@ from extproc.core.progress import Begun, Found, Known, Progress, Prompt, begun, 
 from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
 from extproc.io.metrics import Metrics
+from tests.examples import examples
 
 SPEED = 1000.0
 
@@ -328,7 +329,7 @@ _STEP = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.lists(_STEP, max_size=60))
 def test_any_order_of_news_leaves_the_books_sound_and_empty_at_the_end(
     steps: list[tuple[str, int, int]],

@@ -5,10 +5,11 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.ratios import Ratios, Row
+from tests.examples import examples
 
 
 def texts(
@@ -123,7 +124,7 @@ def learned(seed: int, prompts: int) -> list[Row]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 40)), min_size=1, max_size=4))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_joining_gives_the_same_in_any_order_and_however_often(gateways: list[tuple[int, int]]) -> None:
     exports = [learned(*gateway) for gateway in gateways]
     ends = set()

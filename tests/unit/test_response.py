@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.exchange import Exchange
 from extproc.core.steering import Rules, Steering
 from extproc.core.usage.record import Usage
 from extproc.pb import ext_proc_pb2 as pb
+from tests.examples import examples
 from tests.unit.messages import Mode, answer, chat, request_body, request_headers
 from tests.unit.test_ending import mind, trailers
 
@@ -92,7 +93,7 @@ def test_bodies_that_envoy_keeps_are_read_and_answered_go_on(mode: Mode.BodySend
 
 
 @given(st.sampled_from(sorted(KINDS)), st.lists(st.integers(0, 400), max_size=12), st.booleans())
-@settings(max_examples=60)
+@examples(30)
 def test_pieces_of_any_size_are_sent_back_to_the_byte_and_the_end_once(
     kind: str, cuts: list[int], empty_end: bool
 ) -> None:
@@ -218,7 +219,6 @@ def test_what_cant_be_read_is_told_apart_in_the_counts(
     assert found(exchange) == ("complete", None, verdict)
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=300),
     st.sampled_from(sorted(KINDS)),

@@ -4,13 +4,14 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.cost import prefill_work
 from extproc.sim.cache import BlockCache
 from extproc.sim.engine import Engine, EngineSettings
 from extproc.sim.jobs import Job, Row
+from tests.examples import examples
 
 PLAIN = EngineSettings(
     prefill_speed=1000.0, prefill_doubling=math.inf, step=0.1, per_sequence=0.0, per_context=0.0, chunk=1000
@@ -160,7 +161,7 @@ def test_one_replica_matches_md1_queueing_theory() -> None:
     assert sum(means) / len(means) == pytest.approx(3 * service, rel=0.05)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(
     st.lists(
         st.tuples(st.floats(0, 20), st.integers(1, 4000), st.integers(1, 60), st.integers(0, 3)),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet import Traits
@@ -15,6 +15,7 @@ from extproc.sim.jobs import Row, Status, block_hash
 from extproc.sim.outcome import Outcome
 from extproc.sim.plan import ACTIONS, Fleet, FleetEvent
 from extproc.sim.run import SimSettings, Simulation
+from tests.examples import examples
 
 TRAITS = Traits(prefill_speed=20_000.0, prefill_doubling=53_000.0, max_running=128, kv_tokens=3_000_000)
 NAMES = ("r0", "r1", "r2")
@@ -115,7 +116,7 @@ def made(drawn: list[tuple[int, str, str, int]]) -> list[FleetEvent]:
     return events
 
 
-@settings(max_examples=30, deadline=None)
+@examples(20)
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.sampled_from(ACTIONS), st.sampled_from(NAMES), st.integers(0, 20)),

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet import Replica, Traits
@@ -17,6 +17,7 @@ from extproc.sim.emulated.metrics import exposition
 from extproc.sim.emulated.scheduler import Scheduler, Sequence
 from extproc.sim.emulated.settings import EngineSettings
 from extproc.sim.emulated.tokens import Cutter, TokenStream
+from tests.examples import examples
 from tests.unit.engine_bodies import body
 
 EMPTY = Sample(
@@ -317,7 +318,7 @@ _COUNTER = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), 
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), *[_COUNTER] * 8), max_size=12))
-@settings(max_examples=50)
+@examples(25)
 def test_no_garbage_makes_a_speed_unusable(rows: list[tuple[float | None, ...]]) -> None:
     replica, now = Replica("r0", 0, Traits(prefill_speed=8000.0, decode_speed=2000.0), 0.0), 0.0
     for passed, *counters in rows:

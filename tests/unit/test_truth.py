@@ -3,13 +3,14 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.announced import WATCHER
 from extproc.core.index import PrefixIndex
 from extproc.core.prompt import Chain
 from extproc.core.truth import Seen, Truth
+from tests.examples import examples
 from tests.unit.cache_world import KIB, PER_TOKEN, Engine, World, chat
 
 
@@ -464,7 +465,7 @@ def apply(desk: Desk, news: tuple[str, int, float, float]) -> None:
 
 
 @given(st.lists(NEWS, max_size=100))
-@settings(max_examples=60, deadline=None)
+@examples(30)
 def test_whatever_comes_in_whatever_order_the_numbers_make_sense(
     news: list[tuple[str, int, float, float]],
 ) -> None:

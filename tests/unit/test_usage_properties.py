@@ -6,11 +6,12 @@ import json
 import tracemalloc
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.usage.bodies import BodyUsage
 from extproc.core.usage.record import Usage
+from tests.examples import examples
 
 SSE = "text/event-stream"
 LIMIT = 1024
@@ -198,7 +199,7 @@ def _mutated(body: bytes, mutations: list[tuple[int, str, int]]) -> bytes:
     return body
 
 
-@settings(max_examples=100)
+@examples(50)
 @given(st.data(), _streams(), _MUTATIONS, _PLACES)
 def test_a_changed_stream_gives_nothing_that_no_event_held(
     data: st.DataObject, stream: tuple[list[Any], dict[str, Any]], mutations: list[Any], places: list[int]
@@ -212,7 +213,7 @@ def test_a_changed_stream_gives_nothing_that_no_event_held(
         assert any(told <= numbers for numbers in _held(body))
 
 
-@settings(max_examples=100)
+@examples(50)
 @given(_usages(), st.lists(_TEXTS, max_size=4), _MUTATIONS, _PLACES)
 def test_a_changed_json_body_gives_nothing_that_it_does_not_hold(
     usage: dict[str, Any], texts: list[str], mutations: list[Any], places: list[int]
