@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from extproc.io.discovery import Failed, Found, Source
+from tests.integration.patience import patient
 
 Thing = dict[str, Any]
 
@@ -44,7 +45,7 @@ class Following:
         return [said.reason for said in self.said if isinstance(said, Failed)]
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patient(30)):
             while not happened():
                 if self.task.done():
                     self.task.result()

@@ -11,6 +11,7 @@ from extproc.core import replies
 from extproc.io.transports.health import SERVICE
 from extproc.pb import ext_proc_pb2 as pb
 from extproc.pb import health_pb2
+from tests.integration.patience import patient
 
 _SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
 
@@ -34,7 +35,7 @@ def _answers(
         return [go_on]
     fault = how.removesuffix("-at-body")
     if fault == "silent":
-        released.wait(20)
+        released.wait(patient(20))
     elif fault == "abort":
         context.abort(grpc.StatusCode.INTERNAL, "a fault")
     elif fault == "crash":
@@ -90,4 +91,4 @@ def lying_gateway(outside: str) -> Iterator[int]:
         yield port
     finally:
         released.set()
-        server.stop(0).wait(5)
+        server.stop(0).wait(patient(5))

@@ -14,6 +14,7 @@ from extproc.core.membership import Changes
 from extproc.io.discovery import Discovery, EnvoySays, Failed, InferencePoolSource
 from extproc.io.discovery.kube_api import Access, KubeApi
 from tests.integration.kube_server import Following, KubeServer, kube_server
+from tests.integration.patience import patient
 
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/serving/inferencepools"
 PODS = "/api/v1/namespaces/serving/pods"
@@ -176,7 +177,7 @@ async def test_nobody_leaves_while_a_deleted_pool_is_created_anew_within_the_gra
     running = asyncio.create_task(discovery.run())
 
     async def until(happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patient(30)):
             while not happened():
                 await asyncio.sleep(0.005)
 
@@ -299,6 +300,6 @@ async def test_closing_it_closes_both_watches(server: KubeServer) -> None:
     server.put(POOLS, pool())
     async with Following(source(server)) as heard:
         await heard.until(lambda: server.watching == [PODS, POOLS])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patient(30)):
         while server.watching:
             await asyncio.sleep(0.005)

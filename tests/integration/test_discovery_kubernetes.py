@@ -18,6 +18,7 @@ from extproc.io.discovery.kube_api import Access, KubeApi
 from extproc.io.discovery.kube_objects import Parsed
 from extproc.io.discovery.kubernetes import Resource
 from tests.integration.kube_server import Following
+from tests.integration.patience import patient
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "discovery"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/serving/endpointslices"
@@ -386,7 +387,7 @@ async def test_a_server_that_is_silent_costs_a_deadline() -> None:
     url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     async with serving() as server, Heard(server, url=url, deadline=0.2) as heard:
         await heard.until(lambda: heard.reasons[:1] == ["timeout"])
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), patient(5))
     listening.close()
     await listening.wait_closed()
 
@@ -469,7 +470,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     make += ["-subj", "/CN=kube", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
     try:
-        subprocess.run([*make, "-keyout", key, "-out", cert], capture_output=True, timeout=30, check=True)
+        subprocess.run(
+            [*make, "-keyout", key, "-out", cert], capture_output=True, timeout=patient(30), check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no openssl command here to make a certificate with")
     return key, cert
@@ -512,6 +515,6 @@ async def test_cancelling_ends_the_watch_and_closes_its_connection() -> None:
         server.watches = [watch]
         async with Heard(server) as heard:
             await heard.until(lambda: len(heard.said) > 3)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await ended.wait()
         assert heard.task.cancelled()

@@ -18,6 +18,7 @@ from extproc.io.transports.tls import SelfSigned, TlsFiles
 from extproc.pb import health_pb2
 from tests.integration.certificates import make_certificates
 from tests.integration.conftest import until_async
+from tests.integration.patience import patient
 from tests.integration.transports import TRANSPORTS
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -126,7 +127,7 @@ async def test_who_only_looks_whether_tls_answers_sees_it(
         assert writer.get_extra_info("ssl_object").selected_alpn_protocol() is None
         if kind == "fast":
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            assert await asyncio.wait_for(reader.read(), 10) == b"", (
+            assert await asyncio.wait_for(reader.read(), patient(10)) == b"", (
                 "greeted, although HTTP/2 was not agreed on"
             )
         writer.transport.abort()
