@@ -13,7 +13,7 @@ from extproc.config import GatewaySettings, PoolSettings
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.envoyconfig import eds_document, write_eds
-from extproc.io import clock
+from extproc.io import clock, version_desk
 from extproc.io.admin import Admin
 from extproc.io.admission import LOOK, Admission
 from extproc.io.admission_metrics import AdmissionMetrics
@@ -34,6 +34,7 @@ from extproc.io.snapshot import take
 from extproc.io.state_page import StatePage
 from extproc.io.tasks import Supervisor
 from extproc.io.transports import Transport, choice
+from extproc.io.version_metrics import VersionMetrics
 from extproc.io.waiting_metrics import WaitingMetrics
 from extproc.io.waking import Waking
 
@@ -77,6 +78,8 @@ class Gateway:
             self.records,
             logged=settings.envoy.access_log,
         )
+        self.versions = version_desk.build(settings, self.steering)
+        VersionMetrics(self.steering, self.versions, self.prometheus)
         self.admission = self._admission()
         AdmissionMetrics(self.admission, self.prometheus)
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
@@ -128,7 +131,12 @@ class Gateway:
             explain=lambda body, path: explain(self.steering, body, path, clock.monotonic()),
             max_body=settings.limits.body,
             clock=clock.monotonic,
-            routes=[*self.operator.routes(), *self.reports.routes(), *self._state_page().routes()],
+            routes=[
+                *self.operator.routes(),
+                *self.reports.routes(),
+                *self.versions.routes(),
+                *self._state_page().routes(),
+            ],
             shared_why=self.shared_why,
         )
         self.metrics.open_streams.set_function(lambda: self.exchanges.open)
@@ -140,6 +148,7 @@ class Gateway:
     async def start(self) -> None:
         """Begin serving. Raises OSError when an address can't be had."""
         await self._first_orders()
+        await self.versions.start(self.tasks)
         await self.admin.start()
         await self.transport.start()
         self.write_eds()
@@ -192,6 +201,7 @@ class Gateway:
             await self.follower.close()
         if self.registry is not None:
             await self.registry.close()
+        await self.versions.close()
         await self.admin.stop()
         _log.info("stopped", open_charges=len(self.steering.ledger))
 

@@ -104,7 +104,7 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         distrust=distrust,
         now=now,
     )
-    pool.renames = settings.served_as
+    pool.renames, pool.version = settings.served_as, settings.version
     if settings.shadow.name:
         rng = random.Random()  # noqa: S311 - as above
         shadow = Shadow(settings.shadow.name, settings.shadow.settings, rng)

@@ -25,6 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "explain": ("extproc.cli.explain", "Where a request would go now, and why: the whole table."),
     "policy": ("extproc.cli.policy", "What a pool chooses by: see, change, put back, in running gateways."),
+    "versions": (
+        "extproc.cli.versions",
+        "Shares of a model's versions: see how each does, change, put back.",
+    ),
     "tune": (
         "extproc.cli.tune",
         "Search a policy's settings on a trace or generated traffic; applies nothing.",

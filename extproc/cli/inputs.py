@@ -1,7 +1,9 @@
 """What commands ask of numbers and of files to write, before they begin: a fault costs no waiting."""
 
+import getpass
 import math
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +71,16 @@ def cannot_write(option: str, path: Path, error: OSError) -> NotWritable:
     return NotWritable(
         f"{option} {path}: can't be written: {error.strerror}; give a file in a folder of yours"
     )
+
+
+#: Longest name of somebody who changes something, in characters.
+_MOST_WHO = 128
+
+
+def me() -> str:
+    """Who runs this: user name and host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry for this user id, as in some containers
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"[:_MOST_WHO]

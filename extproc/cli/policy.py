@@ -1,9 +1,6 @@
 """kvsteer policy: what pools choose by, versioned in Redis; changed in running gateways; put back."""
 
 import asyncio
-import getpass
-import os
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -12,7 +9,7 @@ from typing import Any
 import click
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
-from extproc.cli.inputs import Finite
+from extproc.cli.inputs import Finite, me
 from extproc.cli.policy_texts import (
     Effect,
     gateway_lines,
@@ -217,7 +214,7 @@ async def _record(
     """Check and write a version, wait until gateways use it, and say what came of it."""
     try:
         chosen.check()
-        who = _line(_me() if given["who"] is None else given["who"], MOST_WHO, "--who")
+        who = _line(me() if given["who"] is None else given["who"], MOST_WHO, "--who")
         why = _line(given["why"], MOST_WHY, "--why")
     except ValueError as error:
         raise Refused(f"refused, nothing was changed: {_reason(error)}") from None
@@ -382,11 +379,3 @@ def _reason(error: ValueError) -> str:
     fault = details()[0]
     where = ".".join(str(part) for part in fault["loc"])
     return f"{where}: {fault['msg']}"
-
-
-def _me() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # no entry for this user id, as in some containers
-        user = f"uid-{os.getuid()}"
-    return f"{user}@{socket.gethostname()}"[:MOST_WHO]

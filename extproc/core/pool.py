@@ -109,6 +109,8 @@ class Pool:
         self.models = frozenset(models)
         #: A model -> the name under which the replicas serve it, where that is another.
         self.renames: Mapping[str, str] = {}
+        #: What it serves of its models, where other pools serve other versions; else "".
+        self.version = ""
         self.traits = traits or Traits()
         self.policy_name = policy
         self.policy_settings = dict(policy_settings or {})

@@ -45,6 +45,10 @@ class Router:
         pool = self._lone.get(ANY if prompt is None else prompt.model, self._any)
         return pool if pool is not None else self._searched(prompt)
 
+    def known(self, model: str) -> str:
+        """The name under which a model's versions are kept: its own where a pool lists it, else ANY."""
+        return model if self._table.knows(model) else ANY
+
     def _searched(self, prompt: Prompt | None) -> Pool | None:
         model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
         takers = self._table.find(model, kind, self._tokens(prompt))
@@ -52,8 +56,7 @@ class Router:
             root = root_of(prompt)
             if root is None:
                 root = int(self._rng.random() * 2**60)
-            known = model if self._table.knows(model) else ANY
-            return self._pools[pick(root, takers, self.weights.get(known, {})).pool]
+            return self._pools[pick(root, takers, self.weights.get(self.known(model), {})).pool]
         if takers:
             return self._pools[takers[0].pool]
         return self._pools[self._table.nameless(kind).pool] if self._passes or not model else None

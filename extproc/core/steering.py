@@ -9,6 +9,7 @@ from typing import Protocol
 from extproc.core.admission import wire
 from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
+from extproc.core.canary import Watch
 from extproc.core.catalog import Catalog
 from extproc.core.decide import Decision, decide, moved, weigh
 from extproc.core.dialects import Limits
@@ -81,6 +82,8 @@ class Steering:
         self.router = Router(pools, routes, rules.unknown_model_passes, rng)
         #: What `GET /v1/models` answers, where it is answered here.
         self.catalog = Catalog(pools, self.router, rules.limits.aliases)
+        #: How versions of models do.
+        self.watch = Watch()
         self.ledger = Ledger()
         #: Requests that wait for a replica.
         self.holding = Holding(pools, self.ledger)
@@ -183,6 +186,9 @@ class Steering:
             decision.pool.feedback.ended(decision, ending, now)
         else:
             unlearned(decision, ending, now)
+        if decision.pool.version:
+            model = self.router.known(decision.prompt.model if decision.prompt is not None else "")
+            self.watch.ended(model, decision.pool.version, ending, decision.at, now)
         if self.desk is not None:
             self.desk.told(decision.key, decision.pool, wire.used(decision, ending))
 

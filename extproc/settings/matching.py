@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from extproc.quantities import Number, Whole
+from extproc.quantities import Duration, Number, Whole
 from extproc.settings.base import Settings
 
 
@@ -37,3 +37,22 @@ class MirrorSettings(Settings):
         if self.share and not self.pool:
             raise ValueError("has a share but no pool; name the pool that gets it, or remove the share")
         return self
+
+
+class CanarySettings(Settings):
+    """When a version of a model steps back by itself: compared with the one of most weight (docs/pools.md)."""
+
+    guard: bool = Field(default=True, description="whether a worse version's weight is set to 0")
+    errors: Number = Field(
+        default=0.02, ge=0, le=1, description="how much larger its share of errors may be (0.02: two points)"
+    )
+    ttft: Number = Field(
+        default=0.5,
+        ge=0,
+        le=100,
+        description="how much longer its P99 time to first token may be (0.5: by half)",
+    )
+    requests: Whole = Field(
+        default=20, ge=5, le=4096, description="requests of each that are needed to compare them"
+    )
+    window: Duration = Field(default=60.0, ge=1, le=3600, description="how far back requests count")

@@ -12,6 +12,7 @@ from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.feedback import FeedbackSettings
 from extproc.settings.grpc import GrpcSettings
+from extproc.settings.matching import CanarySettings
 from extproc.settings.pools import PoolSettings
 from extproc.settings.redis import RedisSettings
 from extproc.settings.server import (
@@ -51,6 +52,7 @@ class GatewaySettings(Settings):
         default_factory=dict,
         description="other names of models -> the model, which requests then name when they go on",
     )
+    canary: CanarySettings = Field(default_factory=CanarySettings)
     feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     envoy: EnvoySettings = Field(default_factory=EnvoySettings)

@@ -1,0 +1,348 @@
+"""Versions of models at one gateway: their weights followed, changed and put back, and the guard over canaries.
+
+An operator's change is in Redis before it is answered; the other gateways look four times a second. Each gateway
+judges by the requests that it steered itself, and what one finds counts for all: it writes the new weights as an
+operator would. Without Redis everything counts for this gateway alone.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+import structlog
+from aiohttp import web
+
+from extproc.config import GatewaySettings
+from extproc.core.canary import Guard, StepBack
+from extproc.core.router import pools_of
+from extproc.core.steering import Steering
+from extproc.core.versions import MOST_WEIGHT, Weights, shares
+from extproc.io import clock
+from extproc.io.tasks import Supervisor
+from extproc.io.weights import Chosen, Models, Store, UntakenError, read, written
+
+_log = structlog.get_logger("kvsteer.versions")
+
+#: Seconds between looks at what stands in Redis, and between looks at how versions do.
+FOLLOW: Final = 0.25
+JUDGE: Final = 0.5
+#: Times that a change is tried while others change something too.
+_TRIES: Final = 5
+_FILE, _GUARD = "configuration", "guard"
+#: Longest word of who and why, in characters.
+_MOST_TEXT: Final = 300
+
+Change = Callable[[Chosen], Chosen]
+
+
+class VersionDesk:
+    """Takes orders on the admin port.
+
+    Args:
+        steering: whose router goes by the weights.
+        store: where they are shared; None for this gateway alone.
+        guard: when a version steps back; None for never.
+
+    Attributes:
+        step_backs: how often the guard took a model's version back, by model.
+    """
+
+    def __init__(self, steering: Steering, store: Store | None, guard: Guard | None) -> None:
+        self._router = steering.router
+        self._watch = steering.watch
+        self._store = store
+        self._guard = guard
+        self._configured = dict(self._router.weights)
+        self._models: Models = {}
+        self._text: bytes | None = None
+        self._bad: bytes | None = None
+        self.step_backs: dict[str, int] = {}
+
+    async def start(self, tasks: Supervisor) -> None:
+        """Take over what holds, then follow and judge, where any model has versions."""
+        if not self._configured:
+            return
+        if self._store is not None:
+            await self.follow()
+            tasks.every("versions", FOLLOW, self.follow)
+        if self._guard is not None:
+            tasks.every("canaries", JUDGE, self.judge)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._store is not None:
+            await self._store.close()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Routes for the admin port."""
+        return [
+            web.get("/versions", self._on_list),
+            web.post("/versions/set", self._on_set),
+            web.post("/versions/rollback", self._on_rollback),
+        ]
+
+    # -- following and judging ---------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Take over what stands in Redis; what it lost is written there again."""
+        assert self._store is not None
+        try:
+            text = await self._store.get()
+            if text != self._text or (text is None and self._models):
+                await self._take(text)
+        except UntakenError:
+            return  # what holds here goes on; that Redis is gone is told by who beats its heart
+
+    async def _take(self, text: bytes | None) -> None:
+        assert self._store is not None
+        try:
+            found = read(text)
+        except ValueError as error:
+            if text != self._bad:
+                _log.error("weights of versions not usable", key=self._store.key, reason=str(error))
+            self._bad = text
+            return
+        lost = {
+            model: chosen
+            for model, chosen in self._models.items()
+            if model not in found or found[model].number < chosen.number
+        }
+        whole = {**found, **lost}
+        if lost and not await self._store.swap(text, written(whole)):
+            return  # somebody else wrote; the next look tells
+        self._text = written(whole) if lost else text
+        for model, chosen in found.items():
+            if model not in lost and self._models.get(model) != chosen:
+                self._adopt(model, chosen)
+
+    def _adopt(self, model: str, chosen: Chosen) -> None:
+        self._models[model] = chosen
+        if model not in self._configured:
+            return  # of a configuration that is not this gateway's
+        known = self._configured[model]
+        self._router.weights[model] = {
+            version: chosen.weights.get(version, weight) for version, weight in known.items()
+        }
+        self._watch.anew(model)
+        _log.info(
+            "weights of versions",
+            model=model or "*",
+            number=chosen.number,
+            weights=dict(chosen.weights),
+            who=chosen.who,
+            why=chosen.why,
+        )
+
+    async def judge(self) -> None:
+        """Take back versions that are worse than the one with the most weight."""
+        assert self._guard is not None
+        for found in self._watch.step_backs(self._router.weights, self._guard, clock.monotonic()):
+            self.step_backs[found.model] = self.step_backs.get(found.model, 0) + 1
+            _log.warning("version steps back", model=found.model or "*", version=found.version, why=found.why)
+            await self._step_back(found)
+
+    async def _step_back(self, found: StepBack) -> None:
+        def change(now: Chosen) -> Chosen:
+            weights = dict(now.weights)
+            weight = weights.get(found.version, 0.0)
+            if not weight:
+                raise ValueError("another gateway was first")
+            weights[found.version] = 0.0
+            weights[found.stable] = min(weights.get(found.stable, 0.0) + weight, MOST_WEIGHT)
+            return now.after(weights, _GUARD, f"{found.version}: {found.why}", clock.wall())
+
+        try:
+            await self._change(found.model, change)
+        except ValueError as error:
+            _log.info("version stays as it is", model=found.model or "*", why=str(error))
+        except UntakenError:
+            # It counts here at once, and is written as what Redis lost when Redis is back.
+            self._adopt(found.model, change(self._chosen(found.model)))
+            self._text = None
+
+    # -- changing ----------------------------------------------------------------------------------------
+
+    def _chosen(self, model: str) -> Chosen:
+        """The model's weights; those of the configuration where they were never changed."""
+        held = self._models.get(model)
+        if held is not None:
+            return held
+        return Chosen(number=0, weights=self._configured[model], who=_FILE, why="as configured", when=0.0)
+
+    async def _change(self, model: str, change: Change) -> bool:
+        """Change a model's weights, for all gateways; False where others changed something all the time.
+
+        Raises:
+            UntakenError: Redis did not take it; nothing was changed.
+            ValueError: as `change`, or something else stands at the key.
+        """
+        if self._store is None:
+            self._adopt(model, change(self._chosen(model)))
+            return True
+        for _ in range(_TRIES):
+            text = await self._store.get()
+            read(text)
+            if text != self._text:
+                await self._take(text)
+            if text == self._text:
+                chosen = change(self._chosen(model))
+                whole = written({**self._models, model: chosen})
+                if await self._store.swap(text, whole):
+                    self._text = whole
+                    self._adopt(model, chosen)
+                    return True
+        return False
+
+    # -- the admin port ----------------------------------------------------------------------------------
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Every model with versions: weights, who chose them, and how each does, ready for JSON."""
+        return [self._shown(model) for model in self._configured]
+
+    def _shown(self, model: str) -> dict[str, Any]:
+        chosen, weights = self._chosen(model), self._router.weights[model]
+        parts = shares(weights)
+        pools = pools_of(self._router.routes, model)
+        return {
+            "model": model or "*",
+            "number": chosen.number,
+            "who": chosen.who,
+            "why": chosen.why,
+            "when": chosen.when or None,
+            "versions": [
+                {
+                    "version": version,
+                    "weight": weight,
+                    "share": round(parts[version], 4),
+                    "pools": pools.get(version, []),
+                    **self._lately(model, version),
+                }
+                for version, weight in weights.items()
+            ],
+        }
+
+    def _lately(self, model: str, version: str) -> dict[str, Any]:
+        window = (self._guard or Guard()).window
+        tally = self._watch.tallies.get(model, {}).get(version)
+        if tally is None:
+            return {"requests": 0, "errors": 0, "ttft_p99": None, "window": window}
+        numbers = tally.numbers(clock.monotonic(), window)
+        p99 = numbers.p99
+        return {
+            "requests": numbers.requests,
+            "errors": numbers.errors,
+            "ttft_p99": None if p99 is None else round(p99, 4),
+            "window": window,
+        }
+
+    async def _on_list(self, _request: web.Request) -> web.Response:
+        return _answer({"models": self.shown()})
+
+    async def _on_set(self, request: web.Request) -> web.Response:
+        def change(now: Chosen) -> Chosen:
+            weights = completed(now.weights, _asked(request.query.get("weights", "")), self._names(request))
+            return now.after(weights, _word(request, "who"), _word(request, "why"), clock.wall())
+
+        return await self._ordered(request, change)
+
+    async def _on_rollback(self, request: web.Request) -> web.Response:
+        def change(now: Chosen) -> Chosen:
+            before = now.back(_word(request, "who"), _word(request, "why"), clock.wall())
+            if before is None:
+                raise ValueError("there is nothing to go back to: its weights are as configured")
+            return before
+
+        return await self._ordered(request, change)
+
+    def _names(self, request: web.Request) -> Weights:
+        return self._configured[_model(request)]
+
+    async def _ordered(self, request: web.Request, change: Change) -> web.Response:
+        if "Origin" in request.headers:  # browsers send it with every such call from another page; we do not
+            return _answer({"error": "orders are not taken from web pages; use kvsteer versions"}, 403)
+        model = _model(request)
+        if model not in self._configured:
+            known = ", ".join(repr(name or "*") for name in self._configured) or "none"
+            return _answer(
+                {"error": f"no model {model[:100]!r} with several versions; there are: {known}"}, 404
+            )
+        try:
+            if not await self._change(model, change):
+                return _answer(
+                    {"error": "others change weights all the time; nothing was changed by you"}, 409
+                )
+        except ValueError as error:
+            return _answer({"error": f"nothing was changed: {error}"}, 400)
+        except UntakenError as error:
+            said = f"Redis did not take it ({error}), so nothing was changed; try again"
+            return _answer({"error": said}, 503)
+        reaches = "every gateway on this Redis" if self._store is not None else "this gateway only"
+        return _answer({**self._shown(model), "reaches": reaches})
+
+
+def completed(now: Weights, asked: Mapping[str, float], known: Weights) -> dict[str, float]:
+    """Weights in percent with some as `asked`; the others share the rest of 100 in the proportion that they have.
+
+    Raises:
+        ValueError: what is wrong with them.
+    """
+    for version, weight in asked.items():
+        if version not in known:
+            raise ValueError(f"{version!r} is no version of it; there are: {', '.join(known)}")
+        if not 0 <= weight <= MOST_WEIGHT:
+            raise ValueError(f"{version}={weight:g} is not between 0 and {MOST_WEIGHT:g}")
+    others = {version: now.get(version, weight) for version, weight in known.items() if version not in asked}
+    rest, whole = MOST_WEIGHT - sum(asked.values()), sum(others.values())
+    if others and rest < 0:
+        raise ValueError("the weights are more than 100 together; give less, or give every version's")
+    if not others and not any(asked.values()):
+        raise ValueError("every weight is 0; give one of them some")
+    return {
+        version: asked[version]
+        if version in asked
+        else rest * (others[version] / whole if whole else 1 / len(others))
+        for version in known
+    }
+
+
+def _asked(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for pair in text.split(","):
+        version, equals, weight = pair.partition("=")
+        try:
+            number = float(weight)
+        except ValueError:
+            number = -1.0
+        if not equals or not number >= 0:
+            raise ValueError(f"{pair[:60]!r} is no weight; write VERSION=WEIGHT, for example v2=5")
+        found[version] = number
+    return found
+
+
+def _model(request: web.Request) -> str:
+    name = request.query.get("model", "")
+    return "" if name == "*" else name
+
+
+def _word(request: web.Request, name: str) -> str:
+    """A line for the record. Raises ValueError for none, or what no terminal should be given."""
+    text = request.query.get(name, "").strip()
+    if not text or len(text) > _MOST_TEXT or not text.isprintable():
+        raise ValueError(f"{name} must be one line of 1 to {_MOST_TEXT} characters")
+    return text
+
+
+def _answer(body: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+
+
+def build(settings: GatewaySettings, steering: Steering) -> VersionDesk:
+    """The desk for a configuration."""
+    canary = settings.canary
+    guard = Guard(errors=canary.errors, ttft=canary.ttft, least=canary.requests, window=canary.window)
+    store: Store | None = None
+    if steering.router.weights and settings.redis.url:
+        from extproc.io.weight_store import WeightStore  # loads Redis' client, which not everybody needs
+
+        store = WeightStore(settings.redis)
+    return VersionDesk(steering, store, guard if canary.guard else None)

@@ -1,0 +1,42 @@
+"""Versions of models as Prometheus metrics, read when scraped; models and versions come from the configuration."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from extproc.core.steering import Steering
+from extproc.core.versions import shares
+from extproc.io.version_desk import VersionDesk
+
+
+class VersionMetrics(Collector):
+    """Reads a gateway's versions; shows no samples where no model has several."""
+
+    def __init__(self, steering: Steering, desk: VersionDesk, registry: CollectorRegistry) -> None:
+        self._steering = steering
+        self._desk = desk
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """As Prometheus' library wants it."""
+        labels = ["model", "version"]
+        share = GaugeMetricFamily(
+            "kvsteer_version_share", "Share of the conversations that a version is to get.", labels=labels
+        )
+        ended = CounterMetricFamily(
+            "kvsteer_version_requests", "Requests of a version whose end is known.", labels=labels
+        )
+        failed = CounterMetricFamily("kvsteer_version_errors", "Of them, those that failed.", labels=labels)
+        back = CounterMetricFamily(
+            "kvsteer_version_step_backs", "Versions that the guard took back.", labels=["model"]
+        )
+        for model, weights in self._steering.router.weights.items():
+            for version, part in shares(weights).items():
+                share.add_metric([model or "*", version], part)
+                tally = self._steering.watch.tallies.get(model, {}).get(version)
+                ended.add_metric([model or "*", version], tally.requests if tally else 0)
+                failed.add_metric([model or "*", version], tally.errors if tally else 0)
+            back.add_metric([model or "*"], self._desk.step_backs.get(model, 0))
+        yield from (share, ended, failed, back)

@@ -1,0 +1,219 @@
+"""Weights of versions at a gateway: orders, what others did, Redis that loses or is gone, the guard."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from extproc.core.canary import Guard
+from extproc.core.ending import COMPLETE, Ending
+from extproc.core.pool import Pool
+from extproc.core.routes import Route
+from extproc.core.steering import Rules, Steering
+from extproc.io import clock
+from extproc.io.version_desk import VersionDesk, completed
+from extproc.io.weights import Chosen, UntakenError, read, written
+
+
+class Middle:
+    def random(self) -> float:
+        return 0.5
+
+
+class OneKey:
+    """What Redis has, in memory."""
+
+    def __init__(self) -> None:
+        self.key = "kvsteer:versions"
+        self.text: bytes | None = None
+        self.is_up = True
+
+    async def get(self) -> bytes | None:
+        if not self.is_up:
+            raise UntakenError("ConnectionError")
+        return self.text
+
+    async def swap(self, before: bytes | None, after: bytes) -> bool:
+        if await self.get() != before:
+            return False
+        self.text = after
+        return True
+
+    async def close(self) -> None:
+        pass
+
+
+ROUTES = [
+    Route(pool="a", models=frozenset({"m"}), version="v1", weight=100),
+    Route(pool="b", models=frozenset({"m"}), version="v2", weight=0),
+]
+
+
+def made(store: OneKey | None, guard: Guard | None = None) -> tuple[Steering, VersionDesk]:
+    pools = [Pool(route.pool, models=route.models) for route in ROUTES]
+    steering = Steering(pools, Rules(), Middle(), ROUTES)
+    return steering, VersionDesk(steering, store, guard)
+
+
+async def order(desk: VersionDesk, what: str, **query: str) -> tuple[int, dict[str, Any]]:
+
+    asked = urlencode({"model": "m", "who": "ops", "why": "to see", **query})
+    request = make_mocked_request("POST", f"/versions/{what}?{asked}")
+    answer = await (desk._on_set(request) if what == "set" else desk._on_rollback(request))
+    assert isinstance(answer.body, bytes)
+    return answer.status, orjson.loads(answer.body)
+
+
+def weights(steering: Steering) -> dict[str, float]:
+    return dict(steering.router.weights["m"])
+
+
+async def test_an_order_counts_at_the_other_gateways_after_their_next_look() -> None:
+    store = OneKey()
+    (one, desk), (other, follower) = made(store), made(store)
+    status, said = await order(desk, "set", weights="v2=5")
+    assert status == 200
+    assert said["reaches"] == "every gateway on this Redis"
+    assert [(row["version"], row["share"]) for row in said["versions"]] == [("v1", 0.95), ("v2", 0.05)]
+    assert weights(one) == {"v1": 95, "v2": 5}
+    await follower.follow()
+    assert weights(other) == {"v1": 95, "v2": 5}
+    assert follower.shown()[0]["who"] == "ops"
+
+
+async def test_rollbacks_go_back_step_by_step_to_the_configuration() -> None:
+    steering, desk = made(OneKey())
+    for share in ("1", "5", "25"):
+        await order(desk, "set", weights=f"v2={share}")
+    for left in (5, 1, 0):
+        assert (await order(desk, "rollback"))[0] == 200
+        assert weights(steering)["v2"] == left
+    status, said = await order(desk, "rollback")
+    assert status == 400
+    assert "nothing to go back to" in said["error"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ({"weights": "v9=5"}, 400, "'v9' is no version of it; there are: v1, v2"),
+        ({"weights": "v2"}, 400, "'v2' is no weight; write VERSION=WEIGHT"),
+        ({"weights": "v2=nan"}, 400, "'v2=nan' is no weight"),
+        ({"weights": "v2=101"}, 400, "v2=101 is not between 0 and 100"),
+        ({"weights": "v1=0,v2=0"}, 400, "every weight is 0"),
+        ({"weights": "v2=5", "why": " "}, 400, "why must be one line"),
+        ({"weights": "v2=5", "model": "x"}, 404, "no model 'x' with several versions; there are: 'm'"),
+    ],
+)
+async def test_an_order_that_makes_no_sense_changes_nothing(
+    query: dict[str, str], status: int, said: str
+) -> None:
+    steering, desk = made(OneKey())
+    answer = await order(desk, "set", **query)
+    assert answer[0] == status
+    assert said in answer[1]["error"]
+    assert weights(steering) == {"v1": 100, "v2": 0}
+
+
+def test_the_others_share_the_rest_in_the_proportion_that_they_have() -> None:
+    now = {"a": 60.0, "b": 30.0, "c": 10.0}
+    assert completed(now, {"c": 55.0}, now) == {"a": 30.0, "b": 15.0, "c": 55.0}
+    assert completed({"a": 0.0, "b": 0.0, "c": 100.0}, {"c": 40.0}, now) == {"a": 30.0, "b": 30.0, "c": 40.0}
+    assert completed(now, {"a": 1.0, "b": 1.0, "c": 1.0}, now) == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
+async def test_without_redis_an_order_counts_here() -> None:
+    steering, desk = made(None)
+    assert (await order(desk, "set", weights="v2=5"))[1]["reaches"] == "this gateway only"
+    assert weights(steering) == {"v1": 95, "v2": 5}
+
+
+async def test_while_redis_is_gone_an_operators_order_is_refused() -> None:
+    store = OneKey()
+    steering, desk = made(store)
+    store.is_up = False
+    status, said = await order(desk, "set", weights="v2=5")
+    assert (status, said["error"]) == (
+        503,
+        "Redis did not take it (ConnectionError), so nothing was changed; try again",
+    )
+    assert weights(steering) == {"v1": 100, "v2": 0}
+
+
+@pytest.mark.parametrize("lost", [None, "older"])
+async def test_what_redis_loses_is_written_again(lost: str | None) -> None:
+    store = OneKey()
+    steering, desk = made(store)
+    await order(desk, "set", weights="v2=1")
+    older = store.text if lost else None
+    await order(desk, "set", weights="v2=5")
+    newest = store.text
+    store.text = older
+    await desk.follow()
+    assert store.text == newest
+    assert weights(steering) == {"v1": 95, "v2": 5}
+
+
+async def test_what_is_none_of_ours_stays_and_changes_nothing() -> None:
+    store = OneKey()
+    steering, desk = made(store)
+    store.text = b"somebody else's"
+    await desk.follow()
+    status, said = await order(desk, "set", weights="v2=5")
+    assert (status, said["error"]) == (400, "nothing was changed: the key holds no weights of versions")
+    assert store.text == b"somebody else's"
+    assert weights(steering) == {"v1": 100, "v2": 0}
+
+
+def test_garbled_entries_are_left_out() -> None:
+    good = Chosen(number=3, weights={"v1": 1.0}, who="a", why="b\u0000", when=1.0, past=({"v1": 2.0},))
+    text = orjson.loads(written({"good": good}))
+    for name, change in (
+        ("number", {"number": 0}),
+        ("weight", {"weights": {"v1": 101}}),
+        ("weights", {"weights": 3}),
+        ("past", {"past": [{"v1": "x"}]}),
+        ("when", {"when": "today"}),
+    ):
+        text["models"][name] = {**text["models"]["good"], **change}
+    found = read(orjson.dumps(text))
+    assert set(found) == {"good"}
+    assert found["good"].why == "b?"
+    for strange in (b"[]", b"{}", b'{"models":[]}', b"\xff"):
+        with pytest.raises(ValueError, match="no weights"):
+            read(strange)
+
+
+def ended(steering: Steering, version: str, failed: bool) -> None:
+    ending = Ending()
+    ending.by, ending.status = COMPLETE, 500 if failed else 200
+    steering.watch.ended("m", version, ending, 0.0, clock.monotonic())
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_the_guard_takes_a_version_back_that_errs_once_whether_redis_is_there_or_not(
+    is_up: bool,
+) -> None:
+    store = OneKey()
+    (steering, desk), (other, follower) = made(store, Guard()), made(store, Guard())
+    await order(desk, "set", weights="v2=5")
+    await follower.follow()
+    for number in range(100):
+        for each in (steering, other):
+            ended(each, "v1", failed=False)
+            ended(each, "v2", failed=number % 10 == 0)
+    store.is_up = is_up
+    await desk.judge()
+    assert weights(steering) == {"v1": 100, "v2": 0}
+    assert desk.shown()[0]["who"] == "guard"
+    assert desk.shown()[0]["why"].startswith("v2: errors 10 of 100 against 0 of 100")
+    await desk.judge()
+    assert desk.step_backs == {"m": 1}
+    store.is_up = True
+    await desk.follow()
+    await follower.judge()  # it finds the same, and that it was done
+    await follower.follow()
+    assert weights(other) == {"v1": 100, "v2": 0}
+    assert read(store.text)["m"].number == 2, "it stepped back once"
