@@ -3,7 +3,8 @@
     python -m benchmarks.duplex [--check] [--streams 4] [--chunks 10000] [--requests 400] [--rounds 3]
 
 One Envoy before one replica, one gateway, three ways: `bare` knows no gateway, `request` sends it the request's body
-in full duplex and nothing of the response, `echo` sends it both in full duplex, and every piece comes back through it.
+in full duplex and nothing of the response, `echo` sends it both in full duplex, and every piece of the answer comes
+back through it.
 
 * First token: the replica stamps the first event with the clock of this machine when it writes it, 5 ms after its
   headers; late is what the client's clock says beyond that. One request at a time, the ways in turn, so that all have

@@ -4,18 +4,8 @@ Envoy keeps no copy of what it gave, so each byte is held here until the decisio
 the order in which Envoy demands them: headers, pieces of the body, trailers.
 """
 
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Final
-
-from extproc.core import replies
+from extproc.core import pieces, replies
 from extproc.pb import ext_proc_pb2 as pb
-
-#: Largest piece sent on, bytes: some data planes take no message above 64 KiB, and the endpoint pickers that they
-#: were made for keep to this bound.
-MOST: Final = 62_000
-
-_END = b"\x10\x01"  # StreamedBodyResponse { end_of_stream: true }
 
 
 class Shelf:
@@ -104,34 +94,7 @@ class Duplex:
         whole = self.body if body is None else body
         self.drop()
         ends = self.complete and not self._by_trailers
-        return (headers, *_pieces_of(whole, ends), *self._last())
+        return (headers, *pieces.of_request(whole, ends=ends), *self._last())
 
     def _last(self) -> tuple[bytes, ...]:
         return (replies.CONTINUE_REQUEST_TRAILERS,) if self._by_trailers else ()
-
-
-def _pieces_of(body: bytes, ends: bool) -> Iterator[bytes]:
-    """The body in messages of at most MOST bytes; the end goes with the last. An empty one is told only as an end."""
-    if not body and not ends:
-        return
-    last = max(0, (len(body) - 1) // MOST) * MOST
-    view = memoryview(body)
-    for at in range(0, last, MOST):
-        yield _piece(view[at : at + MOST], b"")
-    yield _piece(view[last:], _END if ends else b"")
-
-
-def _piece(data: memoryview, tail: bytes) -> bytes:
-    return b"".join((_head(len(data), len(tail)), data, tail))
-
-
-@lru_cache(maxsize=1024)
-def _head(size: int, tail: int) -> bytes:
-    """What stands before a piece on the wire, where `tail` bytes follow it: its length in each message around it.
-
-    ProcessingResponse { request_body { response { body_mutation { streamed_response { body } } } } }
-    """
-    head = b"\x0a" + replies.varint(size)
-    for tag in (b"\x1a", b"\x1a", b"\x0a", b"\x1a"):
-        head = tag + replies.varint(len(head) + size + tail) + head
-    return head

@@ -16,6 +16,7 @@ from extproc.core.headers import (
     REQUEST_ID,
 )
 from extproc.core.headers import DESTINATION as DESTINATION_HEADER
+from extproc.core.pieces import varint
 from extproc.pb import ext_proc_pb2 as pb
 
 _OVERWRITE = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
@@ -146,28 +147,6 @@ def _field(tag: bytes, data: bytes) -> bytes:
 
 #: `remove_headers: content-encoding` in a mutation of headers.
 _UNCODED = b"\x12\x10content-encoding"
-
-
-@lru_cache(maxsize=4096)
-def varint(size: int) -> bytes:
-    """A length as protobuf writes it: seven bits a byte, the lowest first."""
-    length = bytearray()
-    while size >= 0x80:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    length.append(size)
-    return bytes(length)
-
-
-def echo(body: bytes, *, end: bool = False, without_message: bool = False, compressed: bool = False) -> bytes:
-    """A piece of a response's body sent back unchanged, as FULL_DUPLEX_STREAMED wants it."""
-    message = pb.ProcessingResponse()
-    streamed = message.response_body.response.body_mutation.streamed_response
-    streamed.body = body
-    streamed.end_of_stream = end
-    streamed.end_of_stream_without_message = without_message
-    streamed.grpc_message_compressed = compressed
-    return _bytes(message)
 
 
 def with_length(size: int, *, decoded: bool = False) -> bytes:

@@ -4,10 +4,9 @@ In FULL_DUPLEX_STREAMED (and GRPC) the gateway holds the body: what it does not 
 In BUFFERED, BUFFERED_PARTIAL and STREAMED each message is answered "go on" and Envoy passes on its own copy.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
-from extproc.core import replies
+from extproc.core import pieces, replies
 from extproc.core.ending import Ending
 from extproc.core.usage import bodies, token_usage
 from extproc.core.usage.allowance import Allowance
@@ -19,9 +18,6 @@ _Mode = pb.ProcessingMode
 _ECHOED: Final = frozenset({_Mode.FULL_DUPLEX_STREAMED, _Mode.GRPC})
 #: Modes in which pieces come as the replica sends them, so that the first of them tells of the first token.
 _PIECEMEAL: Final = frozenset({*_ECHOED, _Mode.STREAMED})
-#: Largest piece sent back, bytes: the largest that Envoy's own filters pass on with flow control as it should be
-#: (endpoint picker protocol 004 has the same bound for the same reason).
-MOST_ECHOED: Final = 64 * 1024
 
 #: What a body that gave nothing is called beside the records that Envoy makes of bodies itself.
 _VERDICTS = {
@@ -98,17 +94,21 @@ class Response:
         """
         if self._over:
             return None if self._echoes else replies.CONTINUE_RESPONSE_BODY
-        end = piece.end_of_stream or piece.end_of_stream_without_message
+        body, end, without_message = piece.body, piece.end_of_stream, piece.end_of_stream_without_message
         if self._reading is None:
             self._reading = BodyUsage(self._kind, self._coding, self._limit, ending.status, self._allowed)
         # A client that knows the length may be gone before Envoy tells of the end.
-        self._left -= len(piece.body)
-        last = end or self._left == 0
-        self._reading.feed(piece.body, last)
+        self._left -= len(body)
+        self._over = end or without_message
+        last = self._over or self._left == 0
+        self._reading.feed(body, last)
         if last:
             self._end(ending)
-        self._over = end
-        return tuple(_echo(piece)) if self._echoes else replies.CONTINUE_RESPONSE_BODY
+        if not self._echoes:
+            return replies.CONTINUE_RESPONSE_BODY
+        return pieces.of_response(
+            body, end=end, without_message=without_message, compressed=piece.grpc_message_compressed
+        )
 
     def trailers(self, ending: Ending) -> None:
         """Trailers came: they end a body that had no end of its own."""
@@ -133,20 +133,6 @@ class Response:
             garbled = token_usage.GARBLED if reading.unreadable else token_usage.ABSENT
             told = token_usage.Told(None, _VERDICTS.get(reading.why, garbled))
         ending.finished(*told)
-
-
-def _echo(piece: pb.HttpBody) -> Iterator[bytes]:
-    """The same bytes, in messages of at most `MOST_ECHOED`; the end goes with the last of them."""
-    body = piece.body
-    last = max(0, (len(body) - 1) // MOST_ECHOED) * MOST_ECHOED
-    for at in range(0, last, MOST_ECHOED):
-        yield replies.echo(body[at : at + MOST_ECHOED])
-    yield replies.echo(
-        body[last:],
-        end=piece.end_of_stream,
-        without_message=piece.end_of_stream_without_message,
-        compressed=piece.grpc_message_compressed,
-    )
 
 
 def _length(text: str) -> int:

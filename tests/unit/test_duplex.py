@@ -209,7 +209,9 @@ def test_a_response_in_full_duplex_is_echoed_and_keeps_the_stream_open() -> None
     told = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
     assert not exchange.receive(told.SerializeToString(), 1.0).close
     piece = pb.ProcessingRequest(response_body=pb.HttpBody(body=b"data", end_of_stream=True))
-    (back,) = answers(exchange.receive(piece.SerializeToString(), 1.0))
+    reply = exchange.receive(piece.SerializeToString(), 1.0)
+    assert isinstance(reply.data, bytes)
+    back = pb.ProcessingResponse.FromString(reply.data)
     assert back.response_body.response.body_mutation.streamed_response.body == b"data"
     assert not exchange.holding
 

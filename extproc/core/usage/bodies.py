@@ -141,8 +141,11 @@ class BodyUsage:
         if self._over or reader is None:
             return
         try:
-            for piece in self._pieces(data, end):
-                self._read(reader, piece)
+            if self._unpacking is None and len(data) <= allowance.SMALL:
+                reader.feed(data)  # most pieces of a stream are one event
+            else:
+                for piece in self._pieces(data, end):
+                    self._read(reader, piece)
         except Unreadable as fault:
             self.why = TOO_LARGE if isinstance(fault, TooLarge) else ENCODING
             self._over = True

@@ -44,6 +44,8 @@ class Events:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that end in `data`."""
+        if data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and self._is_between(data):
+            return [Event(data[6:-2])]  # one event, as nearly every engine sends them
         if self._after_cr and data:
             data = data[1:] if data[0] == _LF else data
             self._after_cr = False
@@ -56,6 +58,14 @@ class Events:
         if rest:
             self._unfinished(rest)
         return events
+
+    def _is_between(self, data: bytes) -> bool:
+        """Whether nothing is held and `data`, which has LF as its last two bytes at most, is one event of a line."""
+        if not self._started or self._text or self._partial or self._after_cr:
+            return False
+        if self._long is not None or self._scanner is not None or len(data) > self._limit:
+            return False
+        return data[-1] == _LF and b"\r" not in data
 
     def close(self) -> Event | None:
         """The last event when no empty line ended it: whether it is whole is for its reader to see."""
