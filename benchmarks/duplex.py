@@ -19,6 +19,7 @@ the first token's lateness more than 3 ms above `bare`'s.
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 import uvloop
 import yaml
 
+from benchmarks.journal_gates import put_ahead
 from benchmarks.server_cpu import cpu_seconds
 from extproc.config import parse
 from extproc.demo.processes import Child, answers, free_port, program
@@ -174,6 +176,10 @@ class Bench:
         child.wait_until(lambda: answers(port), 20)
         return child
 
+    def put_ahead(self) -> bool:
+        """Put everything, this process too, ahead of other work; False where that can't be."""
+        return all(put_ahead(pid) for pid in (os.getpid(), *(child.pid for child in self.children)))
+
     def _settings(self, way: str) -> dict[str, Any]:
         pool = {"replicas": [f"127.0.0.1:{self.replica}"], "metrics": {"enabled": False}}
         envoy = {"listen": f"127.0.0.1:{self.listeners[way]}", "admin": f"127.0.0.1:{self.admin}"}
@@ -298,6 +304,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=400, help="first tokens of each way and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--transport", default="fast", choices=("fast", "grpcio"))
+    parser.add_argument(
+        "--ahead", action="store_true", help="ahead of other work on the machine (as root, on Linux)"
+    )
     parser.add_argument("--replica", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.replica:
@@ -307,6 +316,8 @@ def main() -> int:
         bench = Bench(Path(folder), given.transport)
         try:
             gateway = bench.start()
+            if given.ahead and not bench.put_ahead():
+                parser.error("--ahead needs root and a Linux that shares cores out by sessions")
             held = uvloop.run(measure(bench, gateway, given))
         finally:
             bench.close()
