@@ -51,6 +51,23 @@ def test_text_and_ids_of_equal_bytes_differ() -> None:
     assert text.hashes != chain_of(COMPLETIONS, {"prompt": [65]}).hashes
 
 
+def test_embeddings_are_a_prompt_with_text_beside_them_or_alone() -> None:
+    alone = prompt_of(COMPLETIONS, {"model": "m", "prompt_embeds": "QUJD"})
+    assert [chain.ends for chain in alone.chains] == [[4000]]  # as an image: its tokens are not known
+    assert (alone.size, alone.token_ids) == (4000, False)
+    check(alone)
+    empty = prompt_of(COMPLETIONS, {"model": "m", "prompt": "", "prompt_embeds": ["QUJD", "REVG"]})
+    assert len(empty.chains) == 2
+    assert empty.chains[0].hashes == alone.chains[0].hashes != empty.chains[1].hashes
+    both = prompt_of(COMPLETIONS, {"model": "m", "prompt": [1, 2], "prompt_embeds": "QUJD"})
+    assert ([chain.ends for chain in both.chains], both.token_ids) == ([[4000], [8]], True)
+
+
+@pytest.mark.parametrize("value", [[], 1, {}, [1], [["a"]], [None]])
+def test_embeddings_of_another_shape_are_refused(value: object) -> None:
+    assert refused(COMPLETIONS, {"model": "m", "prompt_embeds": value}) == "wrong_shape"
+
+
 @pytest.mark.parametrize(
     "value",
     [

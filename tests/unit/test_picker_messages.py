@@ -9,28 +9,45 @@ import random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from extproc.app import Gateway
+from extproc.config import parse
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
 from extproc.pb import ext_proc_pb2 as pb
-from tests.unit.messages import Mode, chat, metadata_destination, request_body, request_headers
+from tests.unit.messages import (
+    Mode,
+    chat,
+    metadata_destination,
+    mutation,
+    request_body,
+    request_headers,
+    set_headers,
+)
 
 FDS = Mode.FULL_DUPLEX_STREAMED
 USAGE = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
 
 
+def steering(samples: dict[str, Sample], policy: str, rules: Rules | None = None) -> Steering:
+    pool = Pool("default", traits=Traits(), policy=policy, now=0.0)
+    for address, sample in samples.items():
+        pool.join(address, 0.0)
+        pool.observe(address, sample)
+    return Steering([pool], rules or Rules(), random.Random(1))
+
+
 class Talk:
     """An exchange, and what it answered to each message."""
 
-    def __init__(self, samples: dict[str, Sample], rules: Rules | None = None) -> None:
-        pool = Pool("default", traits=Traits(), policy="least_request", now=0.0)
-        for address, sample in samples.items():
-            pool.join(address, 0.0)
-            pool.observe(address, sample)
-        self.exchange = Exchange(Steering([pool], rules or Rules(), random.Random(1)))
+    def __init__(
+        self, samples: dict[str, Sample], rules: Rules | None = None, gateway: Steering | None = None
+    ) -> None:
+        self.exchange = Exchange(gateway or steering(samples, "least_request", rules))
 
     def say(self, data: bytes) -> list[pb.ProcessingResponse]:
         reply = self.exchange.receive(data, 1.0)
@@ -155,3 +172,122 @@ def test_usage_of_events_is_read_wherever_they_are_cut(cut: int) -> None:
     assert talk.exchange.ending is not None
     assert talk.exchange.ending.usage is not None
     assert talk.exchange.ending.usage.output == 3
+
+
+def limited(talk: Talk, *endpoints: str) -> list[pb.ProcessingResponse]:
+    """The answer to a request that Envoy's metadata limits to some endpoints."""
+    message = pb.ProcessingRequest.FromString(request_headers(mode=FDS))
+    message.protocol_config.response_body_mode = FDS
+    hint = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+    hint.update({"x-gateway-destination-endpoint-subset": list(endpoints)})
+    assert talk.say(message.SerializeToString()) == []
+    return talk.say(request_body(chat()))
+
+
+def test_of_a_subset_the_best_is_taken_though_a_better_one_is_outside() -> None:
+    first, _ = limited(Talk(three()), "10.0.0.3:8000", "10.0.0.2:8000")
+    assert metadata_destination(first) == "10.0.0.2:8000,10.0.0.3:8000"
+
+
+def test_of_a_subset_that_is_known_in_part_the_known_part_is_taken() -> None:
+    first, _ = limited(Talk(three()), "10.0.0.3:8000", "10.9.9.9:8000")
+    assert metadata_destination(first) == "10.0.0.3:8000"
+
+
+def test_of_a_subset_that_nobody_is_in_nobody_is_taken() -> None:
+    assert status_of(limited(Talk(three()), "10.9.9.9:8000")) == 503
+
+
+def test_the_protocols_header_and_metadata_are_equal_and_in_one_order() -> None:
+    first, _ = Talk(three()).ask(chat())
+    wanted = "10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000"
+    assert (set_headers(first)["x-gateway-destination-endpoint"], metadata_destination(first)) == (
+        wanted,
+    ) * 2
+    assert {each.append_action for each in mutation(first).set_headers} == {
+        pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    }
+
+
+def test_a_session_stays_with_its_replica() -> None:
+    """The router's session affinity; here a policy of the pool, by how the conversation began."""
+    gateway = steering({address: sample() for address in three()}, "session_hash")
+    picked, said = set(), list[dict[str, str]]()
+    for turn in range(4):
+        said += [{"role": "user", "content": f"turn {turn}"}]
+        talk = Talk({}, gateway=gateway)
+        first, _ = talk.ask({"model": "m", "messages": said})
+        picked.add(metadata_destination(first).split(",")[0])
+        talk.exchange.end(2.0)
+        said += [{"role": "assistant", "content": "yes"}]
+    assert len(picked) == 1
+
+
+#: What the router takes from request headers, and a value that would make it do something.
+LEVERS = {
+    "x-llm-d-inference-fairness-id": "somebody-else",
+    "x-gateway-inference-fairness-id": "somebody-else",
+    "x-llm-d-inference-objective": "critical",
+    "x-gateway-inference-objective": "critical",
+    "x-llm-d-model-name-rewrite": "another",
+    "x-gateway-model-name-rewrite": "another",
+    "x-llm-d-slo-ttft-ms": "9" * 400,
+    "x-slo-ttft-ms": "1e999",
+    "x-slo-tpot-ms": "-1",
+    "x-session-token": "c2VydmluZy8xMC4wLjAuMw==",
+    "x-session-id": "10.0.0.3:8000",
+    "epp-profile": "prefill",
+    "prefer": "if-available",
+    "x-original-path": "/v1/embeddings",
+    "x-forwarded-path": "/v1/embeddings",
+    "x-gateway-destination-endpoint": "10.0.0.3:8000",
+    "x-gateway-destination-endpoint-subset": "10.0.0.3:8000",
+    "x-gateway-destination-endpoint-served": "10.0.0.3:8000",
+    "test-epp-endpoint-selection": "10.0.0.3:8000",
+}
+
+
+@pytest.mark.parametrize("name", LEVERS)
+def test_no_header_by_which_other_pickers_can_be_steered_changes_anything(name: str) -> None:
+    plain, _ = Talk(three()).ask(chat())
+    talk = Talk(three())
+    assert talk.headers(**{name: LEVERS[name]}) == []
+    steered, piece = talk.say(request_body(chat()))
+    assert metadata_destination(steered) == metadata_destination(plain)
+    assert json.loads(piece.request_body.response.body_mutation.streamed_response.body) == chat()
+    assert LEVERS[name] not in str(set_headers(steered).get(name, ""))
+    if name.startswith(("x-gateway-", "test-epp-")):
+        told = mutation(steered)
+        assert name in told.remove_headers or name in set_headers(steered), "it reaches the replica"
+
+
+def test_fields_and_messages_that_are_not_known_are_ignored() -> None:
+    """As a newer Envoy may send them: field 200 in a known message, and a message that is none of the known ones."""
+    unknown = b"\xc2\x0c\x03abc"
+    talk = Talk(three())
+    message = pb.ProcessingRequest.FromString(request_headers(mode=FDS))
+    message.protocol_config.response_body_mode = FDS
+    assert talk.say(message.SerializeToString() + unknown) == []
+    assert talk.say(unknown) == []
+    first, piece = talk.say(request_body(chat()) + unknown)
+    assert metadata_destination(first)
+    assert json.loads(piece.request_body.response.body_mutation.streamed_response.body) == chat()
+    assert talk.say(unknown) == []
+
+
+def test_a_drain_of_the_request_is_never_asked_for() -> None:
+    """`request_drain` is not honoured by Envoy 1.40: it answers 500."""
+    for body in (chat(), b"no json"):
+        assert not any(answer.request_drain for answer in Talk(three()).ask(body))
+
+
+def test_body_modes_that_allow_less_are_told_once_each() -> None:
+    gateway = Gateway(parse('pools: [{replicas: ["10.0.0.1:8000"]}]', "test"))
+    with capture_logs() as logs:
+        for mode in [Mode.STREAMED, Mode.BUFFERED_PARTIAL, FDS, Mode.BUFFERED] * 3:
+            session = gateway.exchanges.session()
+            session.receive(request_headers(mode=mode))
+            session.receive(request_body(chat()))
+            session.end()
+    told = [(line["mode"], line["log_level"]) for line in logs if line["event"] == "body mode"]
+    assert told == [("STREAMED", "warning"), ("BUFFERED_PARTIAL", "warning")]
