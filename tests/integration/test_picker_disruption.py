@@ -1,7 +1,7 @@
 """Replicas that die and come back, and a picker that dies with requests on it, in both body modes.
 
-The cases of the router of llm-d's disruption tests. Their failover of a leader has no counterpart, since every gateway
-decides: that one of two dies under load is in test_workers_envoy.py.
+The cases of the router of llm-d's disruption tests. Their failover of a leader has no counterpart, since every
+gateway decides: that one of two dies under load is in test_workers_envoy.py.
 """
 
 import concurrent.futures

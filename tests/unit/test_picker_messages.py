@@ -255,7 +255,7 @@ def test_no_header_by_which_other_pickers_can_be_steered_changes_anything(name: 
     steered, piece = talk.say(request_body(chat()))
     assert metadata_destination(steered) == metadata_destination(plain)
     assert json.loads(piece.request_body.response.body_mutation.streamed_response.body) == chat()
-    assert LEVERS[name] not in str(set_headers(steered).get(name, ""))
+    assert set_headers(steered).get(name, "") != LEVERS[name]
     if name.startswith(("x-gateway-", "test-epp-")):
         told = mutation(steered)
         assert name in told.remove_headers or name in set_headers(steered), "it reaches the replica"
