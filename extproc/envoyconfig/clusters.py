@@ -127,8 +127,12 @@ def gateways(settings: GatewaySettings) -> Tree:
         "circuit_breakers": _circuit_breakers(settings.envoy),
         **_over_h2c(),
         **security(settings),
-        # Envoy's default keeps asking gateways when all are unhealthy; without it fail-open is immediate.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        "common_lb_config": {
+            # Envoy's default keeps asking gateways when all are unhealthy; without it fail-open is immediate.
+            "healthy_panic_threshold": {"value": 0},
+            # Its default holds what health checks found back for up to a second, and goes on asking the dead.
+            "update_merge_window": "0s",
+        },
         "health_checks": [_health_check()],
         "outlier_detection": {
             "split_external_local_origin_errors": True,

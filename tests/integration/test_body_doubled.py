@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from extproc.demo.stack import StackSettings
-from tests.integration.conftest import until
+from tests.integration.patience import until
 from tests.integration.witness import Witnesses, WitnessStack, http2, witnesses
 
 BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "hello"}]}'
@@ -48,6 +48,6 @@ def test_how_often_a_body_that_ends_by_trailers_arrives(route: str, times: int) 
         def ask(trailers: list[tuple[str, str]] | None = None) -> int:
             return http2(stack.port, "/v1/chat/completions", BODY, trailers=trailers).status
 
-        until(is_steered, 20, "Envoy has found the gateway well")
+        until(is_steered, 10, "Envoy has found the gateway well")
         assert ask([("x-checksum", "1")]) == 200
         assert running.seen[-1].body == BODY * times

@@ -10,7 +10,7 @@ import yaml
 
 from extproc.demo.stack import StackSettings
 from tests.integration import mesh_world
-from tests.integration.conftest import until
+from tests.integration.patience import patient, until
 from tests.integration.test_envoy_validate import ENVOY
 from tests.integration.test_ready_bootstraps import BODY, ask, is_steered
 from tests.integration.test_spoofing import HEADERS
@@ -45,7 +45,8 @@ class MeshStack(WitnessStack):
     def bootstrap(self) -> str:
         gateways = [f"127.0.0.1:{grpc}" for grpc, _ in self.gateway_ports]
         made = self.make(self.replicas, gateways)
-        return str(yaml.safe_dump(mesh_world.bootstrap(self.port, self.envoy_admin, *made)))
+        text = str(yaml.safe_dump(mesh_world.bootstrap(self.port, self.envoy_admin, *made)))
+        return text.replace("message_timeout: 1s", f"message_timeout: {patient(1.0):g}s")
 
     def configuration(self, number: int) -> dict[str, Any]:
         """The file, with this machine's addresses in place of a cluster's."""
@@ -66,13 +67,13 @@ def running() -> Iterator[Witnesses]:
 @pytest.fixture(scope="module", params=sorted(MESHES))
 def stack(request: pytest.FixtureRequest, running: Witnesses) -> Iterator[MeshStack]:
     with MeshStack(running, request.param) as started:
-        until(lambda: is_steered(started, running), 20, "Envoy has found the gateway well")
+        until(lambda: is_steered(started, running), 10, "Envoy has found the gateway well")
         yield started
 
 
 def validated(path: Path) -> tuple[int, str]:
     command = [str(ENVOY), "--mode", "validate", "--log-level", "warn", "-c", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False)
     return done.returncode, done.stderr
 
 
@@ -145,4 +146,4 @@ def test_without_a_gateway_requests_are_served_where_that_is_promised(
     by_chance = (200, with_body.status)  # Envoy may have handed the body over, and has none left
     assert (without.status, with_body.status) == served.get(stack.mesh, by_chance)
     assert {*without.all("x-kvsteer-replica"), *with_body.all("x-kvsteer-replica")} <= {*stack.replicas, "-"}
-    until(lambda: is_steered(stack, running), 20, "steered again")
+    until(lambda: is_steered(stack, running), 10, "steered again")

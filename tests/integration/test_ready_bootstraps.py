@@ -1,6 +1,7 @@
 """The ready Envoy configurations of envoy/ before a real gateway: steered, not to be spoofed, served without it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,10 @@ import pytest
 import yaml
 
 from extproc.demo.stack import Stack, StackSettings
-from tests.integration.conftest import until
+from tests.integration.patience import patient, until
 from tests.integration.test_endpoint_picker import known_dead
 from tests.integration.test_spoofing import HEADERS
-from tests.integration.witness import Answer, Witnesses, WitnessStack, http2, witnesses
+from tests.integration.witness import EVENTS, Answer, Witnesses, WitnessStack, http2, witnesses
 
 READY = Path(__file__).parents[2] / "envoy"
 BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "hello"}]}'
@@ -36,7 +37,7 @@ class ReadyStack(WitnessStack):
         tree["admin"] = {"address": f"127.0.0.1:{admin}"}
         tree["pools"][0] |= {"replicas": self.replicas, "metrics": {"enabled": False}, "engine": "vllm"}
         listen = {"listen": f"127.0.0.1:{self.port or 1}", "admin": f"127.0.0.1:{self.envoy_admin or 2}"}
-        tree["envoy"] |= listen
+        tree["envoy"] |= {**listen, "message_timeout": patient(1.0)}
         return tree
 
 
@@ -49,7 +50,7 @@ def running() -> Iterator[Witnesses]:
 @pytest.fixture(scope="module", params=["standalone", "original-dst", "full-duplex"])
 def stack(request: pytest.FixtureRequest, running: Witnesses) -> Iterator[ReadyStack]:
     with ReadyStack(running, request.param) as started:
-        until(lambda: is_steered(started, running), 20, "Envoy has found the gateway well")
+        until(lambda: is_steered(started, running), 10, "Envoy has found the gateway well")
         yield started
 
 
@@ -92,6 +93,23 @@ def test_no_header_of_a_client_steers(stack: ReadyStack, running: Witnesses) -> 
     assert is_steered(stack, running)
 
 
+def test_a_gateway_that_dies_cuts_no_answer_that_is_on_its_way(stack: ReadyStack, running: Witnesses) -> None:
+    """But in full duplex, where Envoy 1.40 may."""
+    before = len(running.seen)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(http2, stack.port, "/slow/events", BODY)
+        until(lambda: len(running.seen) > before, 10, "the answer is on its way")
+        gateway = stack.children["gateway-0"]
+        gateway.kill()
+        answer = asked.result(timeout=patient(10))
+    gateway.restart()
+    stack.wait_gateway(0, gateway)
+    assert answer.status == 200
+    if stack.shape != "full-duplex":
+        assert answer.body == b"".join(EVENTS)
+    until(lambda: is_steered(stack, running), 10, "steered again")
+
+
 def test_requests_are_served_and_not_to_be_spoofed_while_the_gateway_is_dead_and_steered_when_it_is_back(
     stack: ReadyStack, running: Witnesses
 ) -> None:
@@ -99,10 +117,10 @@ def test_requests_are_served_and_not_to_be_spoofed_while_the_gateway_is_dead_and
     gateway.kill()
     try:
         if stack.shape == "full-duplex":  # a body that was handed over before Envoy knows is lost
-            until(lambda: known_dead(stack), 20, "Envoy knows that the gateway is dead")
+            until(lambda: known_dead(stack), 10, "Envoy knows that the gateway is dead")
         spoof(stack, running)
         assert not is_steered(stack, running)
     finally:
         gateway.restart()
         stack.wait_gateway(0, gateway)
-    until(lambda: is_steered(stack, running), 20, "steered again")
+    until(lambda: is_steered(stack, running), 10, "steered again")

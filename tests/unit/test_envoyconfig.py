@@ -154,7 +154,10 @@ def test_a_dead_or_slow_gateway_is_passed_by() -> None:
     assert config["failure_mode_allow"] is True
     assert config["message_timeout"] == "0.3s"
     gateways = clusters(settings())["kvsteer_gateways"]
-    assert gateways["common_lb_config"] == {"healthy_panic_threshold": {"value": 0}}
+    assert gateways["common_lb_config"] == {
+        "healthy_panic_threshold": {"value": 0},
+        "update_merge_window": "0s",
+    }
     assert gateways["outlier_detection"]["max_ejection_percent"] == 100
     (check,) = gateways["health_checks"]
     assert check["grpc_health_check"] == {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"}
