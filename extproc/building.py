@@ -9,10 +9,12 @@ from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
 from extproc.core.fleet import Traits
 from extproc.core.headroom import Weights
+from extproc.core.mirror import Mirror
 from extproc.core.pool import Pool
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
 from extproc.core.waiting import RoomSettings, WaitingRoom
+from extproc.envoyconfig.names import pool_cluster
 from extproc.io.collector import Target
 from extproc.io.intake import Modes
 
@@ -104,6 +106,8 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         distrust=distrust,
         now=now,
     )
+    if settings.mirror.share:
+        pool.mirror = Mirror(pool_cluster(settings.mirror.pool), settings.mirror.share)
     pool.renames, pool.version = settings.served_as, settings.version
     if settings.shadow.name:
         rng = random.Random()  # noqa: S311 - as above

@@ -356,9 +356,10 @@ class Exchange:
         if watched:
             steering.watched[self._key] = self
         owned, to, name = self.opening.owned, decision.destination, self.request_id
-        return Reply(
-            replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
-        )
+        data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
+        if pool.mirror is not None:
+            data += pool.mirror.told(steering.rng.random(), at_headers=at_headers)
+        return Reply(data)
 
     def _turn_away(self, answer: Answer, prompt: Prompt | None, pool: Pool, now: float) -> Reply:
         """Admission refuses it: recorded as a decision for no replica."""

@@ -15,6 +15,8 @@ SELECTION: Final = "test-epp-endpoint-selection"
 ANSWERED: Final = "x-conformance-test-served-endpoint"
 #: Which pool answers, where a gateway serves several; Envoy's routes match on it.
 POOL: Final = "x-gateway-pool"
+#: Envoy's cluster that is to get the request too.
+MIRROR: Final = "x-mirror-cluster"
 #: Namespace of the dynamic metadata that Envoy's override_host policy reads.
 LB_NAMESPACE: Final = "envoy.lb"
 #: Namespace of what the gateway tells itself through Envoy: which exchange a response belongs to.
@@ -31,7 +33,7 @@ OWNED_PREFIXES: Final = ("x-gateway-", "x-kvsteer-")
 #: what endpoint pickers tell the proxies in front of engines: where a prompt was computed, where its cache is.
 OWNED_NAMES: Final = frozenset(
     {
-        "x-mirror-cluster",
+        MIRROR,
         SELECTION,
         "x-prefiller-host-port",
         "x-encoder-hosts-ports",
@@ -40,7 +42,7 @@ OWNED_NAMES: Final = frozenset(
     }
 )
 #: Removed on every path, seen or not, so that a copy that hides (a trailer, a late filter) goes too.
-ALWAYS_REMOVED: Final = (DESTINATION, POOL, EXPECTED_HIT, REQUEST_ID, "x-mirror-cluster")
+ALWAYS_REMOVED: Final = (DESTINATION, POOL, EXPECTED_HIT, REQUEST_ID, MIRROR)
 
 _PLAIN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
 

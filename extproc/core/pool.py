@@ -9,6 +9,7 @@ from extproc.core.feedback import Feedback
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
 from extproc.core.lifecycle import GONE, QUIESCING
+from extproc.core.mirror import Mirror
 from extproc.core.outlook import Outlook
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
@@ -111,6 +112,8 @@ class Pool:
         self.renames: Mapping[str, str] = {}
         #: What it serves of its models, where other pools serve other versions; else "".
         self.version = ""
+        #: Which requests Envoy sends to another pool too; None for none.
+        self.mirror: Mirror | None = None
         self.traits = traits or Traits()
         self.policy_name = policy
         self.policy_settings = dict(policy_settings or {})

@@ -11,6 +11,7 @@ from extproc.core.headers import (
     EXPECTED_HIT,
     LB_NAMESPACE,
     MARK,
+    MIRROR,
     OWN_NAMESPACE,
     POOL,
     REQUEST_ID,
@@ -154,6 +155,12 @@ def with_length(size: int, *, decoded: bool = False) -> bytes:
     mutation = _set_header("content-length", str(size)) + (_UNCODED if decoded else b"")
     length = _field(b"\x12", mutation)
     return _field(b"\x0a", _field(b"\x0a", length))
+
+
+def mirrored(cluster: str, *, at_headers: bool) -> bytes:
+    """To append to `steer`'s answer to headers or a body: Envoy sends the request to this cluster too."""
+    told = _field(b"\x0a", _field(b"\x12", _set_header(MIRROR, cluster)))
+    return _field(b"\x0a" if at_headers else b"\x1a", told)
 
 
 def tell_served(address: str) -> bytes:

@@ -17,6 +17,8 @@ SERVED = "x-gateway-destination-endpoint-served"
 OWN_NAMESPACE = "kvsteer"
 #: Header by which the gateway picks the pool's route, when there are several pools.
 POOL_HEADER = "x-gateway-pool"
+#: Header by which the gateway names a cluster that is to get a request too.
+MIRROR_HEADER = headers.MIRROR
 #: Every header with one of these beginnings is the gateway's; a client's copy is removed at once.
 OWNED_PREFIXES = ("x-gateway-", "x-kvsteer-")
 #: Namespace in which other filters limit a request to some replicas.

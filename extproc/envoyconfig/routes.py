@@ -2,7 +2,7 @@
 
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.envoyconfig import picked
-from extproc.envoyconfig.names import POOL_HEADER, Tree, pool_cluster, seconds
+from extproc.envoyconfig.names import MIRROR_HEADER, POOL_HEADER, Tree, pool_cluster, seconds
 
 
 def route_config(settings: GatewaySettings) -> Tree:
@@ -79,6 +79,8 @@ def _limits(pool: PoolSettings, retries: int) -> Tree:
     limits = _limits_of_a_try(pool)
     if retries or limits:
         action["retry_policy"] = {**_retry_policy(retries), **limits}
+    if pool.mirror.pool:  # which requests, the gateway says, each with the cluster in a header
+        action["request_mirror_policies"] = [{"cluster_header": MIRROR_HEADER}]
     if pool.timeouts.total:
         action["max_stream_duration"] = {"max_stream_duration": seconds(pool.timeouts.total)}
     return action

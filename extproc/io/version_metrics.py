@@ -1,4 +1,4 @@
-"""Versions of models as Prometheus metrics, read when scraped; models and versions come from the configuration."""
+"""Versions of models and mirrors as Prometheus metrics, read when scraped; labels come from the configuration."""
 
 from collections.abc import Iterable
 
@@ -39,4 +39,13 @@ class VersionMetrics(Collector):
                 ended.add_metric([model or "*", version], tally.requests if tally else 0)
                 failed.add_metric([model or "*", version], tally.errors if tally else 0)
             back.add_metric([model or "*"], self._desk.step_backs.get(model, 0))
-        yield from (share, ended, failed, back)
+        yield from (share, ended, failed, back, self._mirrored())
+
+    def _mirrored(self) -> Metric:
+        family = CounterMetricFamily(
+            "kvsteer_mirrored", "Requests that Envoy was told to send to another pool too.", labels=["pool"]
+        )
+        for pool in self._steering.pools:
+            if pool.mirror is not None:
+                family.add_metric([pool.name], pool.mirror.count)
+        return family

@@ -12,7 +12,7 @@ from extproc.quantities import Address, Duration, Number, Whole, show_duration
 from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
 from extproc.settings.late import LateBinding, LateBindingSettings
-from extproc.settings.matching import ShapeSettings
+from extproc.settings.matching import MirrorSettings, ShapeSettings
 
 
 class ReplicaSettings(Settings):
@@ -267,6 +267,7 @@ class PoolSettings(Settings):
     cold: ColdSettings = Field(default_factory=ColdSettings)
     index: IndexSettings = Field(default_factory=IndexSettings)
     timeouts: TimeoutSettings = Field(default_factory=TimeoutSettings)
+    mirror: MirrorSettings = Field(default_factory=MirrorSettings)
 
     @property
     def reader(self) -> str | Generic:

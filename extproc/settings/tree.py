@@ -99,6 +99,21 @@ class GatewaySettings(Settings):
         return self.requests.models == "answer" or (self.requests.models == "auto" and several)
 
     @model_validator(mode="after")
+    def _mirrors_lead_to_other_pools(self) -> Self:
+        names = {pool.name for pool in self.pools}
+        for number, pool in enumerate(self.pools):
+            other = pool.mirror.pool
+            if other == pool.name:
+                raise ValueError(
+                    f"pools[{number}].mirror.pool is the pool itself; name another, or remove it"
+                )
+            if other and other not in names:
+                raise ValueError(
+                    f"pools[{number}].mirror.pool is {other!r}, which is no pool; name one that is"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _aliases_end(self) -> Self:
         listed = {model for pool in self.pools for model in pool.models}
         for alias, model in self.aliases.items():
