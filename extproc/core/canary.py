@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Final, NamedTuple
 
-from extproc.core.ending import CLIENT, UNKNOWN, UPSTREAM, Ending
+from extproc.core.ending import CLIENT, GATEWAY, UNKNOWN, UPSTREAM, Ending
 from extproc.core.versions import Weights
 
 #: Standard deviations for which chance is allowed: one in two hundred is above by chance at one look. Looks repeat,
@@ -170,5 +170,7 @@ def _failed(ending: Ending) -> bool | None:
     if ending.by == CLIENT:
         return None
     if ending.by == UPSTREAM or (ending.status is not None and ending.status >= 500):
+        return True
+    if ending.by == GATEWAY and ending.status is None:  # none of its replicas could be chosen
         return True
     return None if ending.by == UNKNOWN and ending.status is None else False

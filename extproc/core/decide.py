@@ -17,6 +17,8 @@ from extproc.core.prompt import Prompt
 from extproc.core.shadow import Opinion
 from extproc.core.subset import Subset
 
+#: The reason of a decision for no replica, as there was none to choose.
+NO_CANDIDATE: Final = "no_candidate"
 #: What a failing policy is replaced with for that request.
 _SAFE_POLICY = LeastTokens()
 #: The trouble of a decision whose policy raised or answered nonsense.
@@ -75,7 +77,7 @@ class Decision:
         self.at = at
         self.replica: Replica | None = None
         self.order: list[Replica] = []
-        self.reason = "no_candidate"
+        self.reason = NO_CANDIDATE
         self.trouble = ""
         self.told = False
         self.ratio = 0.0

@@ -11,7 +11,7 @@ from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.canary import Watch
 from extproc.core.catalog import Catalog
-from extproc.core.decide import Decision, decide, moved, weigh
+from extproc.core.decide import NO_CANDIDATE, Decision, decide, moved, weigh
 from extproc.core.dialects import Limits
 from extproc.core.duplex import Shelf
 from extproc.core.ending import Ending
@@ -186,7 +186,7 @@ class Steering:
             decision.pool.feedback.ended(decision, ending, now)
         else:
             unlearned(decision, ending, now)
-        if decision.pool.version:
+        if decision.pool.version and (decision.replica is not None or decision.reason == NO_CANDIDATE):
             model = self.router.known(decision.prompt.model if decision.prompt is not None else "")
             self.watch.ended(model, decision.pool.version, ending, decision.at, now)
         if self.desk is not None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extproc.core import dialects
 from extproc.core.canary import Guard, Numbers, Watch, surely_above, worse
 from extproc.core.dialects import Limits
-from extproc.core.ending import CLIENT, COMPLETE, UPSTREAM, Ending
+from extproc.core.ending import CLIENT, COMPLETE, GATEWAY, UPSTREAM, Ending
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.router import Router
@@ -200,8 +200,9 @@ def test_who_left_says_nothing_and_who_broke_it_off_is_an_error() -> None:
     watch.ended("m", "v1", ending(by=CLIENT), 0.0, 1.0)
     watch.ended("m", "v1", ending(None, UPSTREAM), 0.0, 1.0)
     watch.ended("m", "v1", ending(429, first=3.5), 3.0, 4.0)
+    watch.ended("m", "v1", ending(None, GATEWAY), 0.0, 1.0)  # no replica could be chosen
     watch.ended("m", "v1", None, 0.0, 1.0)
-    assert watch.tallies["m"]["v1"].numbers(5.0, 60.0) == Numbers(2, 1, [0.5])
+    assert watch.tallies["m"]["v1"].numbers(5.0, 60.0) == Numbers(3, 2, [0.5])
 
 
 def test_a_version_as_good_as_the_other_does_not_step_back_in_a_thousand_looks() -> None:
