@@ -1,16 +1,18 @@
 """An estate of pools behind one gateway and one Envoy, and traffic over all of it.
 
 Two models with two versions each, one of them in a short and a long shape, and a pool of embeddings: twelve replicas
-in seven processes, each of which serves one name. Long prompts are mirrored in part to a pool that gets nothing else.
+in five processes, each of which serves one name. Long prompts are mirrored in part to a pool that gets nothing else.
 """
 
 import asyncio
 import random
 from collections import Counter
+from itertools import islice
 from typing import Any, NamedTuple
 
 import aiohttp
 
+from extproc.demo.processes import Child
 from extproc.demo.stack import Stack, StackSettings, _kvsteer, _listening
 
 #: Pool -> the name its engines serve, and its replicas.
@@ -25,7 +27,7 @@ ENGINES = {
 }
 #: Prompt tokens from which on a prompt of llama is long.
 LONG = 2000
-_READY = 30.0
+_READY = 90.0
 
 
 def pools(replicas: dict[str, list[str]]) -> list[dict[str, Any]]:
@@ -67,17 +69,23 @@ class Estate(Stack):
         self.places: dict[str, str] = {}
 
     def start_engines(self) -> None:
-        """Each pool's replicas in a process of their own."""
-        started = {}
-        for pool, (model, count) in ENGINES.items():
-            argv = [*_kvsteer(), "engine", "--port", "0", "--count", str(count), "--model", model]
-            started[pool] = self._child(f"engine-{pool}", [*argv, *self.settings.engine])
-        for pool, child in started.items():
-            count = ENGINES[pool][1]
+        """The engines of each name in a process of their own."""
+        models = {model for model, _ in ENGINES.values()}
+        started = {model: self._engines(model) for model in sorted(models)}
+        for model, (child, count) in started.items():
             child.wait_until(lambda child=child, n=count: len(_listening(child)) == n, _READY)  # type: ignore[misc]
-            self.by_pool[pool] = _listening(child)
-            self.places |= dict.fromkeys(self.by_pool[pool], pool)
-            self.replicas += self.by_pool[pool]
+            addresses = iter(_listening(child))
+            for pool, (name, size) in ENGINES.items():
+                if name == model:
+                    self.by_pool[pool] = list(islice(addresses, size))
+        self.places = {replica: pool for pool, held in self.by_pool.items() for replica in held}
+        self.replicas = list(self.places)
+
+    def _engines(self, model: str) -> tuple[Child, int]:
+        """A process with all engines of one name, and how many these are."""
+        count = sum(size for name, size in ENGINES.values() if name == model)
+        argv = [*_kvsteer(), "engine", "--port", "0", "--count", str(count), "--model", model]
+        return self._child(f"engine-{model}", [*argv, *self.settings.engine]), count
 
     def configuration(self, number: int) -> dict[str, Any]:
         """kvsteer.yaml with these pools."""

@@ -1,5 +1,7 @@
 """Requests that Envoy sends to another pool too."""
 
+from random import Random
+
 import pytest
 
 from extproc.config import parse
@@ -44,6 +46,14 @@ def test_the_share_is_drawn_for_each_request_and_told_in_a_header(drawn: float, 
     mirror = steering.pools[0].mirror
     assert mirror is not None
     assert mirror.count == (cluster is not None)
+
+
+def test_thirty_percent_of_ten_thousand_requests_are_mirrored() -> None:
+    """Within 1.4 points: three times the spread of chance (sqrt(.3 * .7 / 10,000) is 0.46 points)."""
+    mirror, rng = Mirror("kvsteer_pool_dark", 0.3), Random(5)
+    for _ in range(10_000):
+        mirror.told(rng.random(), at_headers=False)
+    assert mirror.count == pytest.approx(3000, abs=140)
 
 
 def test_a_request_decided_at_its_headers_is_told_there() -> None:
