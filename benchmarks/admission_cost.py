@@ -16,7 +16,8 @@ import time
 from benchmarks.decision import bodies
 from extproc.app import Gateway
 from extproc.config import parse
-from extproc.core.exchange import STEERED, Exchange
+from extproc.core.exchange import Exchange
+from extproc.core.states import STEERED
 from extproc.io import clock
 from extproc.pb import ext_proc_pb2 as pb
 

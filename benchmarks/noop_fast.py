@@ -5,6 +5,7 @@ import sys
 
 import uvloop
 
+from extproc.core.scattered import Pieces
 from extproc.io.transports import Answer, Push
 from extproc.io.transports.fast import FastTransport
 from extproc.pb import ext_proc_pb2 as pb
@@ -14,6 +15,10 @@ class Noop:
     """A session that lets everything through."""
 
     held = False
+
+    def receive_large(self, pieces: Pieces) -> tuple[Answer, bool, bool]:
+        """None is told to come in pieces."""
+        return self.receive(pieces.whole())
 
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """Parse, answer in kind."""

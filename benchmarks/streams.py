@@ -2,19 +2,24 @@
 
     .venv/bin/python -m benchmarks.streams [--streams 10000] [--bodies 16] [--mebibytes 32] [--check]
 
-A gateway process on the fast transport, and a client in this process that writes frames as an Envoy would. Streams
-stay open after their decision, as those of long answers do. A decision's latency is that of a whole request: headers
-and body there, steering answer back, one at a time on a connection of its own (a worker thread of its own in Envoy).
+A gateway process on the fast transport, and clients that write frames as an Envoy would. Streams stay open after
+their decision, as those of long answers do. A decision's latency is that of a whole request: headers and body there,
+steering answer back, one at a time on a connection of its own, in a process of its own (an Envoy's worker thread does
+not make 512 MiB of bodies between two of its events).
 """
 
 import argparse
 import asyncio
+import multiprocessing
 import os
+import re
 import statistics
 import struct
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,12 @@ _NO_TABLE = b"\x20"
 _MIB = 2**20
 #: What is promised: bytes a stream, P99 with streams open and with bodies under way as multiples of the idle one.
 _MOST_BYTES, _WITH_STREAMS, _WITH_BODIES = 15 * 1024, 1.5, 3.0
+#: How a message begins that asks to wait for another one (`override_message_timeout`).
+_WAIT = b"\x52"
+#: Who sends bodies gives way to who times decisions, as they would be on machines of their own.
+_SENDER = 10
+#: Seconds of decisions alone before each time.
+_ALONE = 5.0
 #: Rest between two decisions that are timed, seconds.
 _PAUSE = 0.002
 
@@ -120,6 +131,8 @@ class Peer(asyncio.Protocol):
             self._room.set()
         elif kind == frames.DATA and stream in self._waiting:
             left, future = self._waiting[stream]
+            if payload[5:6] == _WAIT:
+                return
             if left == 1 and b"x-gateway-destination-endpoint" not in payload:
                 raise SystemExit(f"stream {stream} was not steered: {payload!r}")
             self._waiting[stream] = (left - 1, future)
@@ -180,13 +193,60 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-async def peak(pid: int, until: "asyncio.Future[Any]") -> int:
-    """The most that it had, looked at fifty times a second."""
-    most = resident(pid)
+def family(pid: int) -> tuple[int, int]:
+    """The same of a process and of its children together."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return resident(pid), sum(resident(int(child)) for child in children)
+
+
+async def peak(pid: int, until: "asyncio.Future[Any]") -> tuple[int, int]:
+    """The most that it had, and that its children had, looked at fifty times a second."""
+    most, others = family(pid)
     while not until.done():
         await asyncio.sleep(0.02)
-        most = max(most, resident(pid))
-    return most
+        now, them = family(pid)
+        most, others = max(most, now), max(others, them)
+    return most, others
+
+
+class Apart:
+    """Decisions that are timed in a process of their own.
+
+    Args:
+        port: the gateway's.
+        samples: decisions to warm up with.
+    """
+
+    def __init__(self, port: int, samples: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ours, its = context.Pipe()
+        self._process = context.Process(target=_apart, args=(port, samples, its), daemon=True)
+        self._process.start()
+        its.close()
+
+    async def until(self, done: "Awaitable[Any]") -> list[float]:
+        """Those from now on until something is done."""
+        loop = asyncio.get_running_loop()
+        self._ours.send(True)
+        await done
+        self._ours.send(True)
+        made: list[float] = await loop.run_in_executor(None, self._ours.recv)
+        return made
+
+    def stop(self) -> None:
+        """Enough."""
+        self._ours.send(False)
+
+
+def _apart(port: int, samples: int, told: Any) -> None:
+    async def measure() -> None:
+        peer, loop = await Peer.connect(port), asyncio.get_running_loop()
+        await decisions(peer, samples)
+        while await loop.run_in_executor(None, told.recv):
+            stopped = loop.run_in_executor(None, told.recv)
+            told.send(await decisions(peer, until=stopped))
+
+    asyncio.run(measure())
 
 
 def p99(took: list[float]) -> float:
@@ -220,31 +280,53 @@ async def open_streams(child: Child, port: int, count: int, samples: int) -> lis
     )
 
 
-async def huge_bodies(child: Child, port: int, count: int, size: int, samples: int) -> list[str]:
-    """Decisions alone, and while `count` bodies of `size` bytes come on one connection; what they take at most."""
-    other, sender = await Peer.connect(port), await Peer.connect(port)
-    bodies = [_chat(size, number)[: size - 64] + b'"}],"x":1}' for number in range(count)]
-    await decisions(other, samples)
-    idle = await decisions(other, samples)
-    before, began = resident(child.pid), time.perf_counter()
-    sent = asyncio.gather(*(sender.request(body) for body in bodies))
-    took, most = await asyncio.gather(decisions(other, until=sent), peak(child.pid, sent))
-    seconds = time.perf_counter() - began
-    for peer in (sender, other):
-        peer.close()
-    print(f"{count} bodies of {size / _MIB:.0f} MiB at once: {seconds:.1f} s")
-    print(f"  memory: at most {(most - before) / _MIB:.0f} MiB more")
+async def huge_bodies(child: Child, port: int, args: argparse.Namespace) -> list[str]:
+    """Decisions alone, and while bodies come at once on one connection, in turns; what they take at most."""
+    size, other = args.mebibytes * _MIB, Apart(port, args.samples)
+    bodies = [_chat(size, number)[: size - 64] + b'"}],"x":1}' for number in range(args.bodies)]
+    idle: list[float] = []
+    took: list[float] = []
+    most = readers = 0
+    before, seconds = resident(child.pid), 0.0
+    os.nice(_SENDER)
+    for _ in range(args.rounds):
+        idle += await other.until(asyncio.sleep(_ALONE))
+        sender, began = await Peer.connect(port), time.perf_counter()
+        sent = asyncio.gather(*(sender.request(body) for body in bodies))
+        looking = asyncio.ensure_future(peak(child.pid, sent))
+        took += await other.until(sent)
+        seconds += time.perf_counter() - began
+        now, them = await looking
+        most, readers = max(most, now), max(readers, them)
+        sender.close()
+    other.stop()
+    print(f"{args.bodies} bodies of {args.mebibytes} MiB at once: {seconds / args.rounds:.1f} s")
+    print(
+        f"  memory: at most {(most - before) / _MIB:.0f} MiB more, and {readers / _MIB:.0f} MiB of who reads them"
+    )
+    await asyncio.sleep(1)
+    print(f"  a second later: {(sum(family(child.pid)) - before) / _MIB:.0f} MiB more, together")
+    print(f"  {_became(port + 1)}")
     print(_said("  idle", idle))
     print(_said("  beside them", took, idle))
     times = p99(took) / p99(idle)
     return [f"P99 beside bodies {times:.1f}"] if times > _WITH_BODIES else []
 
 
+def _became(admin: int) -> str:
+    """What became of the bodies, as the gateway counts."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=10) as answer:
+        told: list[tuple[str, str]] = re.findall(
+            r'kvsteer_large_bodies_total{how="(.*)"} (\d+)', answer.read().decode()
+        )
+    return "large bodies: " + ", ".join(f"{how} {count}" for how, count in told if count != "0")
+
+
 def gateway(folder: Path, port: int) -> Child:
     """A gateway that listens on `port`, with 16 replicas that nobody is asked about."""
     tree = {
         "grpc": {"address": f"127.0.0.1:{port}", "transport": "fast"},
-        "admin": {"address": f"127.0.0.1:{free_port()}"},
+        "admin": {"address": f"127.0.0.1:{port + 1}"},
         "limits": {"body": "64MiB"},
         "pools": [{"name": "p", "engine": "vllm", "replicas": [f"127.0.0.{i + 1}:9" for i in range(16)]}],
     }
@@ -256,8 +338,12 @@ def gateway(folder: Path, port: int) -> Child:
 
 
 async def _run(child: Child, port: int, args: argparse.Namespace) -> list[str]:
-    wrong = await open_streams(child, port, args.streams, args.samples)
-    return wrong + await huge_bodies(child, port, args.bodies, args.mebibytes * _MIB, args.samples)
+    wrong: list[str] = []
+    if args.only != "bodies":
+        wrong += await open_streams(child, port, args.streams, args.samples)
+    if args.only != "streams":
+        wrong += await huge_bodies(child, port, args)
+    return wrong
 
 
 def main() -> None:
@@ -268,6 +354,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--bodies", type=int, default=16)
     parser.add_argument("--mebibytes", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=2, help="times that the bodies are sent")
+    parser.add_argument("--only", choices=("streams", "bodies"), help="one of the two")
     parser.add_argument("--samples", type=int, default=1000, help="decisions that are timed")
     parser.add_argument("--check", action="store_true", help="fail above what is promised")
     args = parser.parse_args()

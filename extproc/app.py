@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from extproc.building import build_steering, modes, takes_reports, targets
+from extproc.building import build_reader, build_steering, modes, takes_reports, targets
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
@@ -84,7 +84,10 @@ class Gateway:
         AdmissionMetrics(self.admission, self.prometheus)
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
         told = self.metrics, waits, self.records, self.endings
-        self.exchanges = Exchanges(self.steering, *told, in_log=settings.log.requests, shared=self.shared)
+        self.reader = build_reader(settings, self.steering.rules, self.prometheus)
+        self.exchanges = Exchanges(
+            self.steering, *told, reader=self.reader, in_log=settings.log.requests, shared=self.shared
+        )
         self._stopping = False
         self.intake = self._intake()
         self.sharing = self._sharing()
@@ -116,8 +119,9 @@ class Gateway:
             self.operator.push = lambda: registry.look(self.operator.look)
         self.follower = self._follower()
         self.transport: Transport = choice.build(
-            settings.grpc, settings.limits, self.exchanges.session, self.exchanges.logged, self.prometheus
-        )
+            settings.grpc, settings.limits, self.exchanges.session, self.exchanges.logged, self.prometheus,
+            large=self.steering.beside,
+        )  # fmt: skip
         self.admin = Admin(
             settings.admin.address,
             pools=self.steering.pools,
@@ -188,6 +192,8 @@ class Gateway:
         _log.info("draining", open_streams=self.exchanges.open)
         await asyncio.sleep(self.settings.grpc.drain_notice)
         await self.transport.stop(self.settings.grpc.drain)
+        if self.reader is not None:
+            await self.reader.close()
         for collector in self._collectors.values():
             await collector.stop()
         await self.tasks.close()

@@ -4,6 +4,8 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 
+from prometheus_client import CollectorRegistry
+
 from extproc.config import GatewaySettings, PoolSettings, ReplicaSettings
 from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
@@ -11,12 +13,15 @@ from extproc.core.fleet import Traits
 from extproc.core.headroom import Weights
 from extproc.core.mirror import Mirror
 from extproc.core.pool import Pool
+from extproc.core.replies import wait_for
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
 from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.envoyconfig.names import pool_cluster
 from extproc.io.collector import Target
 from extproc.io.intake import Modes
+from extproc.io.reading.metrics import ReadingMetrics
+from extproc.io.reading.reader import Reader
 
 #: Replicas a pool's index is divided among where they are discovered and their number is not known beforehand.
 _FLEET = 16
@@ -39,6 +44,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         fallbacks=settings.requests.fallbacks,
         body=limits.body,
         expanded_body=limits.expanded_body,
+        beside=settings.reading.above,
         bodies=limits.bodies,
         response_body=feedback.body_limit,
         include_usage=feedback.include_usage,
@@ -55,6 +61,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
     routes = [pool.route for pool in settings.pools]
     steering = Steering(pools, rules, random.Random(), routes)  # noqa: S311 - spreads ties, guards nothing
     steering.catalog.since = int(time.time())
+    steering.patience = wait_for(settings.longest_answer + settings.envoy.message_timeout)
     for pool, chosen in zip(pools, settings.pools, strict=True):
         if chosen.late_binding.enabled:
             _furnish(steering, pool, chosen, settings)
@@ -117,6 +124,16 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         for replica in settings.replicas:
             pool.join(replica.address, now)
     return pool
+
+
+def build_reader(settings: GatewaySettings, rules: Rules, registry: CollectorRegistry) -> Reader | None:
+    """Who reads large bodies, and tells `registry`; None where the gateway itself does."""
+    reading = settings.reading
+    if not settings.reads_beside:
+        return None
+    made = Reader(rules.limits, rules.expanded_body, patience=reading.patience, room=reading.waiting)
+    registry.register(ReadingMetrics(made))
+    return made
 
 
 def targets(pool: PoolSettings, metrics: Mapping[str, str]) -> dict[str, Target]:

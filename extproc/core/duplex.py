@@ -5,6 +5,7 @@ the order in which Envoy demands them: headers, pieces of the body, trailers.
 """
 
 from extproc.core import pieces, replies
+from extproc.core.scattered import Pieces
 from extproc.pb import ext_proc_pb2 as pb
 
 
@@ -66,6 +67,11 @@ class Duplex:
     def body(self) -> bytes:
         """All that came."""
         return bytes(self._got)
+
+    @property
+    def where_it_lies(self) -> Pieces:
+        """All that came, not copied; once it is complete."""
+        return Pieces([self._got])
 
     @property
     def crowded(self) -> bool:

@@ -11,10 +11,12 @@ States and what moves them (a message not named is answered "go on" or ignored, 
     START      anything else                               -> OVER      not for us: the stream closes with OK
     BODY       a piece of the body, full duplex            -> BODY      kept
     BODY       the body's end, by itself or by trailers    -> DECIDED   decided by the prompt, or refused
+    BODY       the same, and it is large                   -> UNREAD    read beside; Envoy is told to wait
+    UNREAD     it was read (`take_in`, no message)         -> as BODY   decided, held or refused
     BODY       the same, and the pool's room holds it      -> HELD      Envoy is told to wait
     HELD       its turn comes (`let_go`, no message)       -> DECIDED   decided by the prompt, or refused
     HELD       the same, admission's, and the room holds it -> HELD     the one waits behind the other
-    HELD       any message                                 -> HELD      none is due; "go on", or ignored
+    UNREAD, HELD  any message                              -> the same  none is due; "go on", or ignored
     DECIDED    a further request body                      -> DECIDED   ignored, or "go on" if STREAMED
     DECIDED    response_headers, _body, _trailers          -> DECIDED   answered at once; how it ended is noted
     any        the stream ends                             -> OVER      the charge is released
@@ -23,11 +25,11 @@ In full duplex the answer to the headers comes with the decision, and the body a
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from extproc.core import clean_end, dialects, encoding, observer, onward, refusals, replies
+from extproc.core import clean_end, dialects, encoding, envelope, observer, onward, reading, refusals, replies
 from extproc.core.admission import wire
 from extproc.core.admission.answers import Answer
 from extproc.core.admission.identity import Told
@@ -41,27 +43,31 @@ from extproc.core.prompt import Prompt, opaque
 from extproc.core.rename import Parts
 from extproc.core.reply import CLOSE, GO_ON, GO_ON_BODY, NEUTRAL, SILENCE, Reply
 from extproc.core.response import Response
+from extproc.core.scattered import Pieces
+from extproc.core.states import (  # fmt: skip
+    ANSWERED,
+    BAD_REQUEST,
+    BODY,
+    DECIDED,
+    ENDED_EARLY,
+    HELD,
+    NO_BODY,
+    NO_CANDIDATE,
+    NOT_ADMITTED,
+    NOT_EXT_PROC,
+    OBSERVED,
+    OTHER_MODE,
+    OVER,
+    START,
+    STEERED,
+    TOO_LARGE,
+    UNKNOWN_MODEL,
+    UNREAD,
+    UNREADABLE,
+)
 from extproc.core.steering import Steering
 from extproc.errors import TooLarge, Unreadable
 from extproc.pb import ext_proc_pb2 as pb
-
-#: In the order in which an exchange goes through them.
-START, BODY, HELD, DECIDED, OVER = range(5)
-
-# How an exchange was dealt with: a closed set that labels metrics.
-STEERED: Final = "steered"
-UNREADABLE: Final = "unreadable"
-NO_BODY: Final = "no_body"
-NO_CANDIDATE: Final = "no_candidate"
-BAD_REQUEST: Final = "bad_request"
-TOO_LARGE: Final = "too_large"
-UNKNOWN_MODEL: Final = "unknown_model"
-NOT_ADMITTED: Final = "not_admitted"
-OTHER_MODE: Final = "other_mode"
-NOT_EXT_PROC: Final = "not_ext_proc"
-OBSERVED: Final = "observed"
-ANSWERED: Final = "answered"
-ENDED_EARLY: Final = "ended_early"
 
 #: Messages that tell how the exchange ends.
 _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.trailers}
@@ -86,12 +92,13 @@ class Exchange:
         ending: how it ended, once something was told of that.
         due: called with the time when its turn came; whoever set it calls `let_go`, and answers if it is not HELD on.
         opening: what its first message told.
+        unread: its body while that is read beside; whoever does so calls `take_in`. None otherwise.
         waited: seconds that it was held.
     """
 
     __slots__ = (
         "_duplex", "_key", "_owed", "_response", "_steering", "_told", "admitted", "decision", "due", "ending",
-        "opening", "outcome", "state", "waited", "why",
+        "opening", "outcome", "state", "unread", "waited", "why",
     )  # fmt: skip
 
     def __init__(self, steering: Steering) -> None:
@@ -101,6 +108,7 @@ class Exchange:
         self._duplex: Duplex | None = None
         self._response: Response | None = None
         self._owed: Owed | None = None
+        self.unread: reading.Unread | None = None
         self.due: Callable[[float], None] = _nobody
         self.waited = 0.0
         self._told = Told()
@@ -156,6 +164,33 @@ class Exchange:
             return GO_ON_BODY
         return NEUTRAL.get(kind, SILENCE)
 
+    def receive_large(self, pieces: Pieces, now: float) -> Reply:
+        """As `receive`, of a message in pieces: a body in it is read where it lies, if it can be."""
+        opened = envelope.opened(pieces) if self.state == BODY and self._duplex is None else None
+        if opened is None or opened[0].observability_mode:
+            whole = pieces.whole()
+            pieces.free()
+            return self.receive(whole, now)
+        message, body = opened
+        cut = self.opening.mode == PARTIAL and not message.request_body.end_of_stream
+        if body.size > self._steering.beside:
+            return self._leave_unread(body, cut=cut)
+        whole = body.whole()
+        body.free()
+        return self._on_body(whole, now, cut=cut)
+
+    def take_in(self, found: reading.Found | None, now: float) -> Reply:
+        """Go on with a body that was UNREAD, by what it says; None reads it here and now."""
+        unread = self.unread
+        assert unread is not None, "nothing is unread"
+        self.unread, self.state = None, BODY
+        try:
+            if found is None:
+                return self._read(unread.body.whole(), now, cut=unread.cut)
+            return self._on_found(found, unread, now)
+        finally:
+            unread.body.free()
+
     def rescue(self) -> tuple[bytes, ...]:
         """What Envoy must have before the stream may close: the body, if nobody else holds it. Unsteered."""
         if self._duplex is not None and self._duplex.keeps and self.outcome in _GOES:
@@ -167,6 +202,8 @@ class Exchange:
         if self.state == HELD:
             self._steering.holding.leave(self._key, now)
         self.state = OVER
+        if self.unread is not None:
+            self.unread.body.free()
         if self._response is not None and self.ending is not None:
             self._response.left(self.ending)
         if self._duplex is not None:
@@ -263,14 +300,49 @@ class Exchange:
             return self._refuse(TOO_LARGE, "body")
         if duplex.crowded:
             return self._refuse(NO_CANDIDATE, "bodies")
-        return self._on_body(duplex.body, now) if duplex.complete else SILENCE
+        if not duplex.complete:
+            return SILENCE
+        if duplex.size > self._steering.beside:
+            return self._leave_unread(duplex.where_it_lies, cut=False)
+        return self._read(duplex.body, now, cut=False)
 
     def _on_body(self, body: bytes, now: float, *, cut: bool = False) -> Reply:
         """The body is here; `cut`: a part of it may go by the gateway."""
+        if len(body) > self._steering.beside:
+            return self._leave_unread(Pieces([body]), cut=cut)
+        return self._read(body, now, cut=cut)
+
+    def _leave_unread(self, body: Pieces, *, cut: bool) -> Reply:
+        """Have it read beside, and Envoy wait: in full duplex it has no clock."""
+        opening, steering = self.opening, self._steering
+        if body.size > steering.rules.body:
+            return self._refuse(TOO_LARGE, "body")
+        self.unread = reading.Unread(opening.path, opening.coding, body, cut=cut, keeps=steering.may_change)
+        self.state = UNREAD
+        return Reply(steering.patience) if self._duplex is None else SILENCE
+
+    def _on_found(self, found: reading.Found, unread: reading.Unread, now: float) -> Reply:
+        """It was read beside, and says so much."""
+        steering, (prompt, why) = self._steering, found
+        self.why = why
+        if why == reading.OVER:
+            return self._refuse(TOO_LARGE, why)
+        if why and not (unread.cut or steering.rules.unreadable_passes or why in _PASS):
+            return self._refuse(BAD_REQUEST, why)
+        reply = self._decide(prompt, now, UNREADABLE if why else STEERED, 0 if why else unread.size)
+        holder, plain = self._owed or self.decision, not self.opening.coding
+        if not unread.keeps or holder is None or onward.stays(
+            steering.rules, holder.pool, prompt, self.admitted, plain=plain
+        ):  # fmt: skip
+            return self._sent_on(reply, None)
+        body = unread.body.whole()
+        if not plain:
+            body = encoding.decode(body, self.opening.coding, steering.rules.expanded_body)
+        return self._onward(reply, prompt, body, cut=unread.cut)
+
+    def _read(self, body: bytes, now: float, *, cut: bool) -> Reply:
         rules, opening = self._steering.rules, self.opening
         size = len(body)
-        if size > rules.body:
-            return self._refuse(TOO_LARGE, "body")
         try:
             if opening.coding:
                 body = encoding.decode(body, opening.coding, rules.expanded_body)
@@ -279,7 +351,7 @@ class Exchange:
             return self._refuse(TOO_LARGE, error.reason)
         except Unreadable as error:
             self.why = error.reason
-            if cut or rules.unreadable_passes or error.reason == "no_dialect":
+            if cut or rules.unreadable_passes or error.reason in _PASS:
                 prompt = opaque(body, error)
                 return self._onward(self._decide(prompt, now, UNREADABLE), prompt, body, cut=cut)
             return self._refuse(BAD_REQUEST, error.reason)
@@ -386,6 +458,8 @@ class Exchange:
         return CLOSE
 
 
+#: Why a body that was not read passes whatever the rules are: it is none of ours, or the fault is ours.
+_PASS = frozenset({"no_dialect", reading.NOT_READ})
 #: Outcomes of requests whose body goes on.
 _GOES = frozenset({ENDED_EARLY, STEERED, UNREADABLE})
 _REFUSALS = {

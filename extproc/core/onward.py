@@ -24,6 +24,14 @@ class Asks(Protocol):
         ...
 
 
+def stays(rules: Asks, pool: Pool, prompt: Prompt, admitted: Answer | None, *, plain: bool) -> bool:
+    """Whether `body_of` would give None whatever the body is, as far as that is told without it."""
+    lesser = admitted.lesser if admitted is not None else None
+    if plain and (lesser is not None or (rules.include_usage and prompt.stream)):
+        return False
+    return pool.renames.get(prompt.model, prompt.model) == (prompt.asked or prompt.model)
+
+
 def body_of(
     rules: Asks, pool: Pool, prompt: Prompt, body: bytes, admitted: Answer | None, *, plain: bool
 ) -> Parts | None:

@@ -21,6 +21,11 @@ from extproc.errors import Unreadable
 #: keep blocks of 16 to 64 tokens; finer hashes would cost memory and tell a router nothing it can use.
 CHUNK = 1024
 
+#: From here on a hash stands for 16 KiB of a long text. That is a million tokens, longer than any engine's context,
+#: so few texts come so far, and finer hashes would only cost: 32 MiB have 5,900 so, and 32,000 else.
+DEEP = 4 * 2**20
+DEEP_CHUNK = 16 * 1024
+
 #: Bytes a message counts for beyond its content: role and separators are about four tokens in the chat
 #: templates in use (three and the role in OpenAI's token counting recipe), at four bytes a token.
 MESSAGE_BYTES = 16
@@ -191,14 +196,26 @@ class ChainWriter:
         return Chain(self._hashes, self._ends)
 
     def _long(self, kind: int, data: bytes | memoryview) -> None:
-        """A hash at each KiB of `data` and at its end. Slices are views: nothing is copied."""
-        view, hashes = memoryview(data), self._hashes
-        begin, end = self._size, self._size + len(data)
+        """A hash at each KiB of `data`, fewer far from the prompt's begin, and at its end. Nothing is copied."""
+        view = memoryview(data)
+        near = DEEP - self._size
+        if len(view) > near:
+            if near > 0:
+                self._chunks(kind, view[:near], CHUNK)
+                kind, view = 0, view[near:]
+            self._chunks(kind, view, DEEP_CHUNK)
+        else:
+            self._chunks(kind, view, CHUNK)
+
+    def _chunks(self, kind: int, view: memoryview, step: int) -> None:
+        """A hash for each `step` bytes of `view`, and at its end."""
+        hashes = self._hashes
+        begin, end = self._size, self._size + len(view)
         hashed = self._hash ^ kind
-        for at in range(0, len(data), CHUNK):
-            hashed = _xxh3(view[at : at + CHUNK], hashed) >> _BITS_DROPPED
+        for at in range(0, len(view), step):
+            hashed = _xxh3(view[at : at + step], hashed) >> _BITS_DROPPED
             hashes.append(hashed)
-        self._ends += range(begin + CHUNK, end, CHUNK)
+        self._ends += range(begin + step, end, step)
         self._ends.append(end)
         self._hash, self._size, self._marked = hashed, end, end
 

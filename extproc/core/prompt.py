@@ -24,6 +24,7 @@ REASONS = {
     "too_many_parts": "more messages and parts than `limits.parts`, or values than are ever read (docs/dialects.md)",
     "too_many_members": "more prompts in one batch than `limits.members`",
     "bad_encoding": "a content-encoding that is unknown, broken off or garbage",
+    "not_read": "a large body that could not be read in time (`reading`), or broke who read it",
     "too_large": "the body, or what it expands to, is over its limit",
 }
 

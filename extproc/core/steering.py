@@ -40,6 +40,8 @@ class Rules:
     fallbacks: int = 2
     body: int = 32 * 2**20
     expanded_body: int = 64 * 2**20
+    #: Bodies above so many bytes are read beside the event loop (core/reading.py).
+    beside: int = 32 * 2**20
     #: Most bytes of bodies in full duplex that are held at once, all together.
     bodies: int = 2**30
     #: Most bytes kept of a response's body at any time, where Envoy sends it.
@@ -94,6 +96,10 @@ class Steering:
         self.on_breaker: Callable[[Pool, Replica, float], None] = lambda _pool, _replica, _seconds: None
         #: Who this gateway is, by name and start, for those who observe first tokens; None where nobody does.
         self.identity: Gateway | None = None
+        #: What makes Envoy wait for a body that is read beside.
+        self.patience = b""
+        #: Bodies above so many bytes are read beside.
+        self.beside = min(rules.beside, rules.body)
         #: Exchanges whose first token will be told, by their numbers, until it is or they end.
         self.watched: dict[int, Watched] = {}
         #: Given the gateway and the number of an exchange of another gateway, whose first token was seen here.
@@ -103,6 +109,13 @@ class Steering:
         #: Bodies that only this gateway has.
         self.shelf = Shelf(rules.bodies)
         self._keys = count(1)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether bodies may go on otherwise than they came."""
+        rules = self.rules
+        renames = bool(rules.limits.aliases) or any(pool.renames for pool in self.pools)
+        return rules.include_usage or renames or self.desk is not None
 
     def new_key(self) -> int:
         """A number no other exchange of this process has."""

@@ -80,7 +80,7 @@ def _connection_manager(settings: GatewaySettings) -> Tree:
 
 def _idle_timeout(settings: GatewaySettings) -> float:
     """Seconds; a request that waits in the gateway is silent, and must outlast that and the gateway's answer."""
-    waits = settings.longest_wait
+    waits = settings.longest_answer
     return max(settings.envoy.idle_timeout, waits + settings.envoy.message_timeout + 1.0 if waits else 0.0)
 
 

@@ -80,8 +80,8 @@ def ext_proc(settings: GatewaySettings) -> Tree:
         config["route_cache_action"] = (
             "CLEAR"  # so that the header which the gateway set is seen by the routes
         )
-    if settings.longest_wait:
-        config["max_message_timeout"] = seconds(settings.longest_wait + envoy.message_timeout)
+    if settings.longest_answer:
+        config["max_message_timeout"] = seconds(settings.longest_answer + envoy.message_timeout)
     if source == "body" or envoy.request_body_mode == "full_duplex":
         config["allow_content_length_header"] = True  # it stays true, or the gateway tells the new one
     if source in _TELLING:

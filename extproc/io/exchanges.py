@@ -14,7 +14,7 @@ from extproc.io import clock
 from extproc.io.endings import Endings
 from extproc.io.metrics import Metrics
 from extproc.io.records import Records
-from extproc.io.sessions import ExchangeSession
+from extproc.io.sessions import BodyReader, ExchangeSession
 from extproc.io.waiting_metrics import WaitingMetrics
 from extproc.pb import ext_proc_pb2 as pb
 
@@ -27,6 +27,7 @@ class Exchanges:
     Args:
         steering: one for all of them.
         metrics, waits, records, endings: who is told.
+        reader: reads large bodies; None where that is done at once.
         in_log: whether each request has a line in the log.
         shared: how the shared state is, for that line.
 
@@ -42,6 +43,7 @@ class Exchanges:
         records: Records,
         endings: Endings,
         *,
+        reader: BodyReader | None,
         in_log: bool,
         shared: Callable[[], str],
     ) -> None:
@@ -50,6 +52,7 @@ class Exchanges:
         self._waits = waits
         self._records = records
         self._endings = endings
+        self._reader = reader
         self._in_log = in_log
         self._shared = shared
         self.open = 0
@@ -58,7 +61,7 @@ class Exchanges:
     def session(self) -> ExchangeSession:
         """The session of a new stream."""
         self.open += 1
-        return ExchangeSession(self._steering, self, clock.monotonic)
+        return ExchangeSession(self._steering, self, clock.monotonic, self._reader)
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Tell everybody who counts or keeps decisions."""

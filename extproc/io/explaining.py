@@ -9,7 +9,9 @@ from typing import Any
 
 from extproc.core import dialects
 from extproc.core.decide import Decision
-from extproc.core.exchange import (
+from extproc.core.parts import parts_of
+from extproc.core.prompt import Prompt, opaque
+from extproc.core.states import (
     BAD_REQUEST,
     NO_BODY,
     NO_CANDIDATE,
@@ -18,8 +20,6 @@ from extproc.core.exchange import (
     UNKNOWN_MODEL,
     UNREADABLE,
 )
-from extproc.core.parts import parts_of
-from extproc.core.prompt import Prompt, opaque
 from extproc.core.steering import Steering
 from extproc.errors import Unreadable
 from extproc.io.records import request_of, rows_of, shadow_of, state_of

@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from extproc.core.exchange import DECIDED, HELD, Exchange
+from extproc.core.exchange import Exchange
+from extproc.core.reading import Found, Unread
+from extproc.core.reply import Reply
+from extproc.core.scattered import Pieces
+from extproc.core.states import DECIDED, HELD, UNREAD
 from extproc.core.steering import Steering
 from extproc.io.transports import Answer, Push
 
@@ -24,13 +28,39 @@ class Watcher(Protocol):
         ...
 
 
+class BodyReader(Protocol):
+    """Reads large bodies beside the event loop."""
+
+    def take(self, unread: Unread, done: Callable[[Found], None]) -> bool:
+        """Read a body, and call `done` later, once, on the event loop; False where it has to be read here and now."""
+        ...
+
+    def drop(self, unread: Unread) -> None:
+        """Nobody waits for it any more."""
+        ...
+
+
 class ExchangeSession:
-    """What a transport drives."""
+    """What a transport drives.
 
-    __slots__ = ("_clock", "_exchange", "_push", "_settled", "_spent", "_watcher", "held")
+    Args:
+        steering: decides.
+        watcher: is told.
+        clock: seconds, only going forward.
+        reader: reads large bodies; None reads them at once.
+    """
 
-    def __init__(self, steering: Steering, watcher: Watcher, clock: Callable[[], float]) -> None:
+    __slots__ = ("_clock", "_exchange", "_push", "_reader", "_settled", "_spent", "_watcher", "held")
+
+    def __init__(
+        self,
+        steering: Steering,
+        watcher: Watcher,
+        clock: Callable[[], float],
+        reader: BodyReader | None = None,
+    ) -> None:
         self._exchange = Exchange(steering)
+        self._reader = reader
         self._watcher = watcher
         self._clock = clock
         self._settled = False
@@ -45,16 +75,52 @@ class ExchangeSession:
         try:
             answer, close = exchange.receive(data, began)
         except Exception as error:  # a fault of ours must not cost the client its request
-            self._settled = True
-            self._watcher.failed(exchange, error)
-            return self.rescue(), True, True
-        if not self._settled and exchange.state >= DECIDED:
+            return self._failed(error)
+        if not self._settled and exchange.state >= UNREAD:
+            if exchange.state < DECIDED:
+                return self._wait(answer, began)
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
-        elif exchange.state == HELD and not self.held:
-            self.held, exchange.due = True, self._due
-            self._spent = self._clock() - began
         return answer, close, self._settled and not exchange.holding
+
+    def receive_large(self, pieces: Pieces) -> tuple[Answer, bool, bool]:
+        """As `receive`, of a large message in pieces, which are freed once they are needed no more."""
+        exchange, began = self._exchange, self._clock()
+        try:
+            answer, close = exchange.receive_large(pieces, began)
+        except Exception as error:
+            return self._failed(error)
+        return self._after(answer, close, began)
+
+    def _after(self, answer: Answer, close: bool, began: float) -> tuple[Answer, bool, bool]:
+        exchange = self._exchange
+        if not self._settled and exchange.state >= UNREAD:
+            if exchange.state < DECIDED:
+                return self._wait(answer, began)
+            self._settled = True
+            self._watcher.settled(exchange, self._clock() - began)
+        return answer, close, self._settled and not exchange.holding
+
+    def _failed(self, error: Exception) -> tuple[Answer, bool, bool]:
+        self._settled = True
+        self._watcher.failed(self._exchange, error)
+        return self.rescue(), True, True
+
+    def _wait(self, answer: Answer, began: float) -> tuple[Answer, bool, bool]:
+        """Its answer comes later: once its body was read, or when its turn comes."""
+        exchange = self._exchange
+        if self.held:
+            return answer, False, False
+        unread = exchange.unread
+        if unread is not None and (self._reader is None or not self._reader.take(unread, self._found)):
+            try:
+                answer, close = exchange.take_in(None, began)
+            except Exception as error:
+                return self._failed(error)
+            return self._after(answer, close, began)
+        self.held, exchange.due = True, self._due
+        self._spent = self._clock() - began
+        return answer, False, False
 
     def answer_by(self, push: Push) -> None:
         """How the answer that is owed is to be given."""
@@ -62,10 +128,17 @@ class ExchangeSession:
 
     def _due(self, now: float) -> None:
         """The exchange was held and need not be any more."""
+        self._go_on(lambda: self._exchange.let_go(now))
+
+    def _found(self, found: Found) -> None:
+        """Its body was read."""
+        self._go_on(lambda: self._exchange.take_in(found, self._clock()))
+
+    def _go_on(self, goes: Callable[[], Reply]) -> None:
         exchange, began = self._exchange, self._clock()
         try:
-            answer, close = exchange.let_go(now)
-            if exchange.state == HELD:  # admission let it go, and now it waits for a replica
+            answer, close = goes()
+            if exchange.state == HELD:  # it was read, or admission let it go, and now it waits on
                 self._spent += self._clock() - began
                 return
         except Exception as error:  # as in `receive`
@@ -83,5 +156,7 @@ class ExchangeSession:
 
     def end(self) -> None:
         """Release what the exchange holds and tell the watcher."""
+        if self._exchange.unread is not None and self._reader is not None:
+            self._reader.drop(self._exchange.unread)
         self._exchange.end(self._clock())
         self._watcher.ended(self._exchange)

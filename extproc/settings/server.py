@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from extproc.quantities import Address, Size, Whole, show_size
+from extproc.quantities import Address, Duration, Size, Whole, show_size
 from extproc.settings.base import Settings, form
 
 
@@ -59,6 +59,29 @@ class LimitSettings(Settings):
                 f"bodies ({show_size(self.bodies)}) is below body ({show_size(self.body)}); raise it, or lower body"
             )
         return self
+
+
+class ReadingSettings(Settings):
+    """Large bodies are read in a process of their own, which the first of them starts, and hold up nobody."""
+
+    above: Size = Field(
+        default=256 * 1024,
+        ge=16 * 1024,
+        le=2**31,
+        description="bodies above it are read there; above `limits.body` reads all in the gateway itself",
+    )
+    patience: Duration = Field(
+        default=5.0,
+        ge=0.05,
+        le=300,
+        description="longest wait until one was read; then it goes by load alone",
+    )
+    waiting: Size = Field(
+        default=512 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="most bytes of such bodies that wait to be read; further ones go by load alone",
+    )
 
 
 class RequestSettings(Settings):

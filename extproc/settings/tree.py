@@ -19,6 +19,7 @@ from extproc.settings.server import (
     AdminSettings,
     LimitSettings,
     LogSettings,
+    ReadingSettings,
     RequestSettings,
 )
 from extproc.workers import check_workers
@@ -46,6 +47,7 @@ class GatewaySettings(Settings):
     admin: AdminSettings = Field(default_factory=AdminSettings)
     redis: RedisSettings = Field(default_factory=RedisSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    reading: ReadingSettings = Field(default_factory=ReadingSettings)
     requests: RequestSettings = Field(default_factory=RequestSettings)
     pools: list[PoolSettings] = Field(min_length=1, description="who can answer what")
     aliases: dict[str, str] = Field(
@@ -130,10 +132,20 @@ class GatewaySettings(Settings):
         return self
 
     @property
+    def reads_beside(self) -> bool:
+        """Whether large bodies are read in a process of their own."""
+        return self.reading.above < self.limits.body
+
+    @property
     def longest_wait(self) -> float:
         """Seconds for which a request may wait here, for admission and then for a replica; 0 where none does."""
         rooms = [pool.late_binding.longest_wait for pool in self.pools if pool.late_binding.enabled]
         return max(rooms, default=0.0) + (self.admission.queue.wait if self.admission.is_on else 0.0)
+
+    @property
+    def longest_answer(self) -> float:
+        """Seconds until a request is answered at the latest: read, then let go; 0 where none of both takes time."""
+        return self.longest_wait + (self.reading.patience if self.reads_beside else 0.0)
 
     @model_validator(mode="after")
     def _degraded_requests_have_somewhere_to_go(self) -> Self:

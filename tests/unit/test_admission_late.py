@@ -143,4 +143,4 @@ def test_envoy_waits_as_long_as_both_rooms_together_may_take() -> None:
     )
     settings = parse(text, "here")
     assert settings.longest_wait == 25
-    assert '"max_message_timeout": "26s"' in str(bootstrap(settings)).replace("'", '"')
+    assert '"max_message_timeout": "31s"' in str(bootstrap(settings)).replace("'", '"')

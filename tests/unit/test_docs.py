@@ -18,7 +18,7 @@ from extproc.app import Gateway
 from extproc.cli import COMMANDS
 from extproc.cli import main as kvsteer
 from extproc.config import parse
-from extproc.core import exchange
+from extproc.core import states
 from extproc.core.dialects import DIALECTS
 from extproc.core.policies import POLICIES, policy_settings
 from extproc.engines import NAMES
@@ -195,12 +195,12 @@ def test_every_metric_named_anywhere_exists() -> None:
 
 def test_every_outcome_is_documented() -> None:
     """ENDED_EARLY apart, which is never counted."""
-    outcomes = {getattr(exchange, name) for name in exchange.__annotations__ if name.isupper()}
+    outcomes = {getattr(states, name) for name in states.__annotations__ if name.isupper()}
     assert len(outcomes) == 13
     table = re.findall(
         r"^\| `(\w+)` \|", section("docs/metrics.md", "Requests").partition("Outcomes:")[2], re.M
     )
-    assert set(table) == {"outcome", *outcomes} - {exchange.ENDED_EARLY}  # the heading is in backticks too
+    assert set(table) == {"outcome", *outcomes} - {states.ENDED_EARLY}  # the heading is in backticks too
 
 
 # -- pages -------------------------------------------------------------------------------------------------

@@ -171,13 +171,15 @@ pools:
   - {name: b, replicas: ["10.0.0.2:8000"], late_binding: on}
 """
     late = settings(text, envoy={"message_timeout": "500ms"})
-    assert ext_proc(late)["max_message_timeout"] == "1200.5s"
-    assert manager(late)["stream_idle_timeout"] == "1201.5s", (
+    assert ext_proc(late)["max_message_timeout"] == "1205.5s", (
+        "5 s to read a large body, and the longest wait"
+    )
+    assert manager(late)["stream_idle_timeout"] == "1206.5s", (
         "600 s by default, and a second beyond the longest wait"
     )
-    assert "max_message_timeout" not in ext_proc(settings())
+    assert ext_proc(settings())["max_message_timeout"] == "6s", "large bodies are read beside"
     assert manager(settings())["stream_idle_timeout"] == "600s"
-    off = settings('pools: [{replicas: ["10.0.0.1:8000"], late_binding: off}]')
+    off = settings('pools: [{replicas: ["10.0.0.1:8000"], late_binding: off}]\nreading: {above: 1GiB}')
     assert "max_message_timeout" not in ext_proc(off)
 
 

@@ -5,7 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from extproc.core.prefix import CHUNK, MEDIA_BYTES, MESSAGE_BYTES, ChainWriter, canonical, fold, seed, tag
+from extproc.core.prefix import (
+    CHUNK,
+    DEEP,
+    DEEP_CHUNK,
+    MEDIA_BYTES,
+    MESSAGE_BYTES,
+    ChainWriter,
+    canonical,
+    fold,
+    seed,
+    tag,
+)
 from extproc.core.prompt import Chain
 from extproc.errors import Unreadable
 
@@ -186,6 +197,25 @@ def test_a_byte_moved_to_the_next_piece_or_message_gives_another_chain(a: str, b
     assert write(a, b).hashes[-1] != write(a[:-1], a[-1] + b).hashes[-1]
 
 
+def test_far_from_the_begin_hashes_stand_wider_and_still_share_what_texts_share() -> None:
+    def chain(*texts: bytes) -> Chain:
+        writer = ChainWriter(7)
+        for text in texts:
+            writer.data(KIND, text)
+        return writer.chain()
+
+    one = chain(b"a" * 1000, bytes(DEEP) + b"x" * 40_000)
+    # 4,096 KiB chunks would end at DEEP + 1,000: the last one before DEEP is cut there, as one hash begins there.
+    assert one.ends[0] == 1000 + CHUNK
+    assert one.ends[4094:4096] == [1000 + 4095 * CHUNK, DEEP]
+    assert one.ends[4096:] == [DEEP + DEEP_CHUNK, DEEP + 2 * DEEP_CHUNK, DEEP + 41_000]
+    other = chain(b"a" * 1000, bytes(DEEP) + b"x" * 35_000 + b"y" * 90_000)
+    shared = [a == b for a, b in zip(one.hashes, other.hashes, strict=False)]
+    assert shared == [True] * 4098 + [False]
+    assert chain(bytes(DEEP)).ends[-1] == DEEP
+    assert len(chain(bytes(DEEP), bytes(2 * DEEP_CHUNK)).hashes) == 4096 + 2
+
+
 def test_a_long_text_is_not_copied() -> None:
     data = bytes(8 * 2**20)
     writer = ChainWriter(7)
@@ -195,7 +225,7 @@ def test_a_long_text_is_not_copied() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(writer.chain().hashes) == len(data) // CHUNK
+    assert len(writer.chain().hashes) == 4096 + 256, "4 MiB by 1 KiB, and 4 MiB by 16 KiB"
     assert peak < 2 * 2**20, f"{peak} bytes held to hash {len(data)}"
 
 

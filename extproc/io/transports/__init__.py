@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from extproc.core.scattered import Pieces
+
 #: One serialized message, several, or none.
 Answer = bytes | tuple[bytes, ...] | None
 
@@ -34,6 +36,13 @@ class Session(Protocol):
 
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """Take in one serialized message: the answer, whether to close with OK, whether it may end here."""
+        ...
+
+    def receive_large(self, pieces: Pieces) -> tuple[Answer, bool, bool]:
+        """As `receive`, of a message above the size from which a transport does not put the pieces together.
+
+        The session frees them once it needs them no more, which may be long after this returns.
+        """
         ...
 
     def answer_by(self, push: Push) -> None:

@@ -24,16 +24,21 @@ def build(
     sessions: SessionFactory,
     on_log: Callable[[bytes], None],
     registry: CollectorRegistry,
+    *,
+    large: int,
 ) -> Transport:
-    """The transport, not yet listening; its metrics, where it has some, go to `registry`."""
+    """The transport, not yet listening; its metrics, where it has some, go to `registry`.
+
+    Messages above `large` bytes are given to sessions as such.
+    """
     most = limits.body + _MESSAGE_ROOM
     if settings.transport == "fast":
-        return _fast(settings, most, limits.streams, sessions, on_log, registry)
+        return _fast(settings, most, limits.streams, sessions, on_log, registry, large)
     from extproc.io.transports.grpcio import GrpcioTransport
 
     return GrpcioTransport(
         settings.address, sessions, max_message=most, max_streams=limits.streams, on_log=on_log,
-        tls=_certificates(settings.tls),
+        tls=_certificates(settings.tls), large=large,
     )  # fmt: skip
 
 
@@ -60,6 +65,7 @@ def _fast(
     sessions: SessionFactory,
     on_log: Callable[[bytes], None],
     registry: CollectorRegistry,
+    large: int,
 ) -> Transport:
     from extproc.io.transports.fast import FastTransport
     from extproc.io.transports.h2.limits import Limits
@@ -79,6 +85,7 @@ def _fast(
         stalled=bounds.stalled,
         idle=bounds.idle,
         tls=_certificates(settings.tls),
+        large=large,
     )
     registry.register(TransportMetrics(made))
     return made

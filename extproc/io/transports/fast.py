@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from extproc.core.scattered import Pieces
 from extproc.io import clock
 from extproc.io.transports import Answer, Session, SessionFactory, reflection
 from extproc.io.transports.doors import Door
@@ -48,6 +49,7 @@ class FastTransport:
         stalled: seconds for which a peer may leave what was written to it unread.
         idle: seconds without a stream after which a connection is closed.
         tls: certificates; None speaks plain HTTP/2.
+        large: messages above so many bytes are given to sessions in pieces.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class FastTransport:
         stalled: float = 30.0,
         idle: float = 7200.0,
         tls: TlsSource | None = None,
+        large: int = grpc.NEVER,
     ) -> None:
         self.port = 0
         self.handshake = handshake
         self.stalled = stalled
+        self.large = large
         self._sessions = sessions
         self.stopping = False
         self._address = address
@@ -241,15 +245,16 @@ class FastTransport:
 class _Exchange:
     """A stream of ext_proc: a session, and the answer it may owe."""
 
-    __slots__ = ("_before", "_call", "_kept", "_server", "_session", "_undecided")
+    __slots__ = ("_before", "_call", "_kept", "_server", "_session", "_undecided", "large")
 
     def __init__(self, server: FastTransport, call: Call) -> None:
         self._server = server
         self._call = call
         self._session = server.session()
+        self.large = server.large
         self._undecided = True
         #: Messages that came while an answer is owed; None while none is.
-        self._kept: deque[bytes] | None = None
+        self._kept: deque[bytes | Pieces] | None = None
         self._before: list[tuple[Answer, bool]] | None = None
         server.began(self)
 
@@ -274,6 +279,21 @@ class _Exchange:
         if close or (settled and self._server.stopping):
             call.finish()
 
+    def message_large(self, pieces: Pieces) -> None:
+        """The same for a message in pieces."""
+        if self._kept is not None:
+            self._keep(pieces)
+            return
+        answer, close, settled = self._session.receive_large(pieces)
+        if not settled and not close and self._session.held:
+            self._hold(answer)
+            return
+        self._send(answer)
+        if settled and self._undecided:
+            self._decided()
+        if close or (settled and self._server.stopping):
+            self._call.finish()
+
     def half_closed(self) -> None:
         """The client has sent all: the exchange is over."""
         self._call.finish()
@@ -297,7 +317,7 @@ class _Exchange:
             self._send(self._session.rescue())
         self._call.finish()
 
-    def _keep(self, data: bytes) -> None:
+    def _keep(self, data: bytes | Pieces) -> None:
         assert self._kept is not None
         if len(self._kept) >= _KEPT:
             self._call.finish(grpc.RESOURCE_EXHAUSTED, "too many messages before an answer")
@@ -330,7 +350,10 @@ class _Exchange:
         if close or self._server.stopping:
             self._call.finish()
         for message in kept:
-            self.message(message)  # kept again when one of them is to be answered later
+            if isinstance(message, Pieces):
+                self.message_large(message)
+            else:
+                self.message(message)  # kept again when one of them is to be answered later
 
     def _send(self, answer: Answer) -> None:
         if answer is not None:

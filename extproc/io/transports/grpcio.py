@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from extproc.core.scattered import Pieces
 from extproc.io.transports import Answer, Session, SessionFactory, reflection
 from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW
 from extproc.io.transports.grpcio_tls import credentials
@@ -39,6 +40,7 @@ class GrpcioTransport:
         max_streams: most streams at once; further ones are refused with RESOURCE_EXHAUSTED.
         on_log: given each message of Envoy's gRPC access log; must not raise.
         tls: certificates; None speaks plain HTTP/2.
+        large: messages above so many bytes are given to sessions as large ones.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class GrpcioTransport:
         max_streams: int,
         on_log: Callable[[bytes], None] = lambda _data: None,
         tls: TlsSource | None = None,
+        large: int = 2**31,
     ) -> None:
         self.port = 0
         self._address = address
         self._sessions = sessions
         self._max_streams = max_streams
+        self._large = large
         self._on_log = on_log
         self._tls = tls
         self._options = [
@@ -140,11 +144,15 @@ class GrpcioTransport:
             session.end()
 
     async def _converse(self, session: Session, context: Any, task: "asyncio.Task[Any]") -> None:
-        receive = session.receive
+        receive, large = session.receive, self._large
         reading: asyncio.Task[Any] | None = None
         while (data := await (reading or context.read())) is not grpc.aio.EOF:
             reading = None
-            answer, close, settled = receive(data)
+            if len(data) <= large:
+                answer, close, settled = receive(data)
+            else:
+                answer, close, settled = session.receive_large(Pieces([data]))
+                del data  # kept by the session, as long as it is needed
             if not settled and session.held:
                 reading, settled = await _answered_later(session, answer, context), True
                 close = reading is None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
+from extproc.core.scattered import Pieces
 from extproc.io.transports.h2 import grpc
 from extproc.io.transports.h2.headers import Head, answer
 from extproc.io.transports.h2.limits import Refusals
@@ -18,7 +19,11 @@ class Handler(Protocol):
     """One call, as the method sees it."""
 
     def message(self, data: bytes) -> None:
-        """The next message."""
+        """The next message.
+
+        A handler may have a number `large`, and a method `message_large(pieces: Pieces)`, which is called instead for
+        messages of more bytes than that. Until it frees them, the stream holds them.
+        """
         ...
 
     def half_closed(self) -> None:
@@ -45,7 +50,17 @@ Later = Callable[[float, Callable[[], None]], Timer]
 class Call:
     """One gRPC call. Reads its stream, and answers."""
 
-    __slots__ = ("_assembly", "_connection", "_done", "_handler", "_most", "_refusals", "_stream", "timer")
+    __slots__ = (
+        "_assembly",
+        "_connection",
+        "_done",
+        "_handler",
+        "_lent",
+        "_most",
+        "_refusals",
+        "_stream",
+        "timer",
+    )
 
     def __init__(self, connection: Sender, stream: Stream, most: int, refusals: Refusals) -> None:
         self._connection = connection
@@ -55,6 +70,7 @@ class Call:
         self._assembly: grpc.Assembly | None = None
         self._handler: Handler | None = None
         self._done = False
+        self._lent = 0  # bytes of large messages that the handler has not freed
         self.timer: Timer | None = None
 
     def begin(self, method: Method) -> Receiver:
@@ -90,19 +106,31 @@ class Call:
     def _assemble(self, chunk: bytes) -> int:
         assembly = self._assembly
         if assembly is None:
-            assembly = self._assembly = grpc.Assembly(self._most)
+            large = getattr(self._handler, "large", grpc.NEVER)
+            assembly = self._assembly = grpc.Assembly(self._most, large, self._freed)
         messages, refused = assembly.feed(chunk)
         for message in messages:
             if self._handler is None:
                 return 0
-            self._handler.message(message)
+            if isinstance(message, Pieces):
+                self._lent += message.size
+                self._handler.message_large(message)  # type: ignore[attr-defined]  # as it has `large`
+            else:
+                self._handler.message(message)
         if refused is not None:
             self._refusals.add("message")
             self.finish(*refused)
             return 0
         if not assembly.held:
             self._assembly = None
-        return assembly.held if self._handler is not None else 0
+        return assembly.held + self._lent if self._handler is not None else 0
+
+    def _freed(self, size: int) -> None:
+        """A large message is needed no more: its bytes count no more, and others may come."""
+        self._lent -= size
+        if not self._done:
+            held = self._assembly.held if self._assembly is not None else 0
+            self._connection.holds(self._stream, held + self._lent)
 
     def ended(self) -> None:
         """The client has sent all."""

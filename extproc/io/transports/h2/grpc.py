@@ -5,8 +5,10 @@ The protocol: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from extproc.core.scattered import Pieces
 from extproc.io.transports.h2.headers import Head, answer, literal
 
 OK: Final = 0
@@ -19,6 +21,8 @@ INTERNAL: Final = 13
 #: Compressed or not, and the length.
 PREFIX: Final = struct.Struct(">BI")
 PREFIX_SIZE: Final = 5
+#: No message is so large.
+NEVER: Final = 2**62
 
 _TYPE: Final = (b"content-type", b"application/grpc")
 #: The block that begins an answer, and the one that ends it well.
@@ -89,27 +93,34 @@ class Assembly:
 
     Args:
         most: bytes of a message.
+        large: larger messages are given in pieces, and not copied.
+        freed: called with the size of each of those, once its pieces are needed no more.
 
     Attributes:
         held: bytes kept until more come.
     """
 
-    __slots__ = ("_most", "_need", "_parts", "held")
+    __slots__ = ("_freed", "_large", "_most", "_need", "_parts", "held")
 
-    def __init__(self, most: int) -> None:
+    def __init__(
+        self, most: int, large: int = NEVER, freed: Callable[[int], None] = lambda _size: None
+    ) -> None:
         self.held = 0
         self._most = most
+        self._large, self._freed = large, freed
         self._parts: list[bytes] = []
         self._need = PREFIX_SIZE
 
-    def feed(self, chunk: bytes) -> tuple[list[bytes], Refused | None]:
+    def feed(self, chunk: bytes) -> tuple[list[bytes | Pieces], Refused | None]:
         """The messages that `chunk` completes, in order, and why none can follow."""
         self._parts.append(chunk)
         self.held += len(chunk)
         if self.held < self._need:
             return [], None
+        if self._need - PREFIX_SIZE > self._large:
+            return self._feed_large()
         data, at = b"".join(self._parts), 0
-        made: list[bytes] = []
+        made: list[bytes | Pieces] = []
         refused = None
         self._need = PREFIX_SIZE
         while refused is None and len(data) - at >= PREFIX_SIZE:
@@ -124,6 +135,21 @@ class Assembly:
                 at += size
         self._keep(b"" if refused else data[at:])
         return made, refused
+
+    def _feed_large(self) -> tuple[list[bytes | Pieces], Refused | None]:
+        """The same, where the first message is a large one, whose prefix was seen to be good."""
+        parts, size = self._parts, self._need - PREFIX_SIZE
+        over = self.held - self._need  # all in the last part, as there was too little without it
+        last = parts[-1]
+        inner = len(last) - over
+        views = [memoryview(part) for part in parts]
+        views[-1] = views[-1][:inner]
+        views[0] = views[0][PREFIX_SIZE:]
+        freed = self._freed
+        self._keep(b"")
+        self._need = PREFIX_SIZE
+        more, refused = self.feed(last[inner:]) if over else ([], None)
+        return [Pieces(views, lambda: freed(size)), *more], refused
 
     def _keep(self, rest: bytes) -> None:
         self._parts = [rest] if rest else []

@@ -110,6 +110,13 @@ class Sender:
         self.lost()
         self._moved()
 
+    def holds(self, stream: Stream, held: int) -> None:
+        """So many bytes of a stream are kept from now on: fewer than before."""
+        if stream.number in self._open:
+            self._inflow.count(stream, held)
+            if not self._receiving:
+                self.notify()
+
     def headers(self, stream: Stream, block: bytes) -> None:
         """Begin an answer with an encoded block."""
         stream.answered = True
