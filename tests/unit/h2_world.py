@@ -4,6 +4,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from extproc.core.pieces import Pieces
 from extproc.io.transports.h2 import frames, grpc
 from extproc.io.transports.h2.calls import Call, Router, Unary
 from extproc.io.transports.h2.connection import Connection
@@ -71,6 +72,12 @@ class Echo:
     call: Call
     events: list[tuple[Any, ...]]
     ended: int = 0
+    large: int = 100
+
+    def message_large(self, got: Pieces) -> None:
+        whole = got.whole()
+        got.free()
+        self.message(whole)
 
     def message(self, got: bytes) -> None:
         self.events.append(("message", got))
