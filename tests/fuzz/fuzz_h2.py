@@ -13,7 +13,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["extproc.io.transports.h2", "extproc.core.pieces", "hpack"]):
+with atheris.instrument_imports(include=["extproc.io.transports.h2", "extproc.core.scattered", "hpack"]):
     from tests.unit.h2_world import World
 
 CORPUS = Path(__file__).parent / "corpus"

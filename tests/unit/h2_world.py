@@ -4,7 +4,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from extproc.core.pieces import Pieces
+from extproc.core.scattered import Pieces
 from extproc.io.transports.h2 import frames, grpc
 from extproc.io.transports.h2.calls import Call, Router, Unary
 from extproc.io.transports.h2.connection import Connection
