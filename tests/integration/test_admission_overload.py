@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.admission_live import LIMIT, REFUSED, TENANTS, Done, Sent, arrivals, errors, play
+from tests.integration.patience import bar
 
 pytestmark = pytest.mark.alone
 
@@ -38,8 +39,8 @@ def test_whoever_is_admitted_is_served_soon_and_the_rest_is_refused() -> None:
     assert errors(done) == 0
     assert any(each.outcome.failure in REFUSED for each in done)
     # Two seconds of waiting, two of what is before it, and as much again for a busy machine.
-    assert slowest(done) <= 8.0
-    assert tokens(done) >= 0.5 * 2000 * SECONDS
+    assert slowest(done) <= bar(8.0)
+    assert tokens(done) >= 0.5 * 2000 * SECONDS / bar(1)
 
 
 @pytest.mark.long
