@@ -39,8 +39,8 @@ properties: $(STAMP) ## the fast tests with twenty times as many examples of eac
 	@KVSTEER_EXAMPLES=20 $(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
 integration: $(STAMP) ## real Envoy, real Redis, real HTTP: most files side by side, then those that need the machine
-	@$(BIN)/pytest tests/integration -m "not long and not alone" -n 3 --dist loadfile --no-loadscope-reorder
-	@$(BIN)/pytest tests/integration -m "alone and not long"
+	@KVSTEER_PATIENCE=4 $(BIN)/pytest tests/integration -m "not long and not alone" -n 3 --dist loadfile --no-loadscope-reorder
+	@KVSTEER_PATIENCE=4 $(BIN)/pytest tests/integration -m "alone and not long"
 
 faults: $(STAMP) ## every fault of Redis and of gateways under load, the long ones included
 	@KVSTEER_PATIENCE=1 $(BIN)/pytest tests/integration/test_shared_faults.py

@@ -24,7 +24,7 @@ SMALL = ["--generate", "chat:rate=5,requests=40", "--seeds", "0"]
 def test_a_full_output_is_told_in_a_line_with_status_2(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*KVSTEER, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [*KVSTEER, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240
         )
     assert done.returncode == 2, done.stderr
     assert "can't write the output: No space left on device" in done.stderr

@@ -30,7 +30,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up_and_is_told_what_it_missed(
     began = time.monotonic()
     for _ in range(100):
         writer.write("x" * 9999 + "\n")  # a pipe takes 64 KiB
-    assert time.monotonic() - began < 1.0, "writing waited for the reader"
+    assert time.monotonic() - began < 10.0, "writing waited for the reader"
     assert writer.dropped >= 100 - 8 - 8
     dropped = writer.dropped
     said = b""

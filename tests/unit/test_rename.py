@@ -167,4 +167,4 @@ def test_sixteen_mebibytes_are_renamed_in_a_moment(body: bytes) -> None:
         made = renamed(body, "bb")
         took.append(time.process_time() - began)
     assert made == body.replace(b'"model":"a"', b'"model":"bb"')
-    assert min(took) < 2.0
+    assert min(took) < 8.0

@@ -141,7 +141,7 @@ async def test_a_body_that_does_not_come_ends_at_the_deadline(monkeypatch: pytes
         yield b"{"
         await never.wait()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         status, said = await Port().post(slow())
     assert (status, said["result"]) == (408, "refused")
 

@@ -47,7 +47,7 @@ class Road:
         self.closed = True
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not happened():
                 self.news.clear()
                 await self.news.wait()
@@ -88,7 +88,7 @@ async def test_everybody_hears_of_the_drain_also_who_was_just_waiting() -> None:
     await bad.until(lambda: len(bad.tried) > 0)
     bad.fails = False
     made.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await running
     assert good.tried[-1].draining
     assert bad.tried[-1].draining
@@ -103,7 +103,7 @@ async def test_an_engine_that_is_gone_ends_the_wait_at_once_and_is_told() -> Non
     made.stop()
     await road.until(lambda: road.tried[-1].draining)
     made._on_failure(A, "connect")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await running
     assert (road.tried[-1].draining, road.tried[-1].failure) == (True, "connect")
 
@@ -116,7 +116,7 @@ async def test_a_second_signal_ends_it_though_the_engine_works() -> None:
     await road.until(lambda: len(road.tried) > 0)
     made.stop()
     made.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await running
     assert road.closed
 
@@ -129,7 +129,7 @@ async def test_nobody_who_was_told_nothing_is_waited_for() -> None:
     tell(made, 3)
     await road.until(lambda: len(road.tried) > 0)
     made.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await running
     assert road.tried[-1].draining, "it still tries once to say good-bye"
 
@@ -142,7 +142,7 @@ async def test_a_gateway_that_does_not_answer_delays_the_end_by_half_a_second_at
     await road.until(lambda: len(road.tried) > 0)
     began = clock.monotonic()
     made.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await running
     assert clock.monotonic() - began < 2.0, "0.5 s, and what a busy machine adds"
     assert road.closed
