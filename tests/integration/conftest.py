@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extproc.demo.processes import Child
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.hurried import TIMES
 from tests.integration.last_words import LastWords
@@ -55,7 +56,7 @@ def patient_stacks() -> Iterator[None]:
     A stack whose test says how long a message may take keeps that; one whose gateways Envoy shall not ask has `asked`
     set to False.
     """
-    start, configure = Stack.start_envoy, Stack.configuration
+    start, configure, wait = Stack.start_envoy, Stack.configuration, Stack.wait_gateway
 
     def configured(stack: Stack, number: int) -> dict[str, Any]:
         tree = configure(stack, number)
@@ -69,9 +70,18 @@ def patient_stacks() -> Iterator[None]:
         if getattr(stack, "asked", True):
             until(lambda: finds_gateways_well(stack), 10, "Envoy finds every gateway well")
 
+    def waited(stack: Stack, number: int, child: Child) -> None:
+        wait(stack, number, child)
+        envoy = stack.children.get("envoy")
+        if envoy is not None and envoy.running and len(stack.gateway_ports) == 1:
+            until(
+                lambda: finds_gateways_well(stack), 10, "Envoy finds the gateway well that was started again"
+            )
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stack, "start_envoy", patiently)
         patch.setattr(Stack, "configuration", configured)
+        patch.setattr(Stack, "wait_gateway", waited)
         yield
 
 
