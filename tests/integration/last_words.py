@@ -10,8 +10,10 @@ import pytest
 
 from extproc.demo.processes import Child
 
-#: Lines of each process, and how many processes' that have ended are kept.
-_LINES, _KEPT = 25, 24
+#: Lines of each process and characters of each line; and of how many processes that have ended they are kept.
+_LINES, _WIDTH, _KEPT = 25, 400, 24
+#: What Envoy says of parts of its own at every start.
+_USUAL = "marked as work-in-progress"
 
 
 class LastWords:
@@ -45,18 +47,24 @@ class LastWords:
 
     def told(self) -> dict[str, str]:
         """Title of a section -> text, for a report."""
-        running = {
-            f"{child.name} ({'runs' if child.running else 'died'})": child.said(_LINES)
-            for child in self._running
-        }
+        running = {_title(each, "runs" if each.running else "died"): _said(each) for each in self._running}
         said = {**self._ended, **running, "the machine": _load()}
         return {title: text for title, text in said.items() if text}
 
     def _keep(self, child: Child) -> None:
         self._running.discard(child)
-        self._ended[f"{child.name} of {child.log.parent.name} (ended)"] = child.said(_LINES)
+        self._ended[_title(child, "ended")] = _said(child)
         while len(self._ended) > _KEPT:
             self._ended.pop(next(iter(self._ended)))
+
+
+def _title(child: Child, how: str) -> str:
+    return f"{child.name} of {child.log.parent.name} ({how})"
+
+
+def _said(child: Child) -> str:
+    lines = [line[:_WIDTH] for line in child.said(2 * _LINES).splitlines() if _USUAL not in line]
+    return "\n".join(lines[-_LINES:])
 
 
 def _load() -> str:
