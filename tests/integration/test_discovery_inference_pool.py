@@ -52,7 +52,7 @@ _ALIKE = EnvoySays(failure_mode="close")  # what a pool asks for that says nothi
 
 def source(server: KubeServer, envoy: EnvoySays = _ALIKE) -> InferencePoolSource:
     access = Access(url=f"http://127.0.0.1:{server.port}", namespace="serving")
-    api = KubeApi(access, deadline=5.0, quiet=30.0)
+    api = KubeApi(access, deadline=60.0, quiet=120.0)
     return InferencePoolSource(api, "llama-3.1", "serving", envoy=envoy, limit=100)
 
 

@@ -17,8 +17,7 @@ from extproc.io.transports import Answer, Push
 from extproc.io.transports.tls import SelfSigned, TlsFiles
 from extproc.pb import health_pb2
 from tests.integration.certificates import make_certificates
-from tests.integration.conftest import until_async
-from tests.integration.patience import patient
+from tests.integration.patience import patient, until_async
 from tests.integration.transports import TRANSPORTS
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -74,7 +73,7 @@ def client_of(made: Path) -> tuple[bytes, bytes]:
 
 
 async def echoes(channel: Any) -> None:
-    call = channel.stream_stream(PROCESS)(timeout=30)
+    call = channel.stream_stream(PROCESS)(timeout=patient(15))
     await call.write(b"hello")
     assert await call.read() == b"hello"
     await call.done_writing()
@@ -98,6 +97,12 @@ async def shown(port: int) -> bytes:
     writer.transport.abort()
     await asyncio.sleep(0)
     return ssl.DER_cert_to_PEM_cert(certificate).encode()
+
+
+def swap(source: Path, target: Path) -> None:
+    """The target becomes a copy of the source, in one go."""
+    shutil.copy(source, target.with_suffix(".new"))
+    target.with_suffix(".new").replace(target)
 
 
 @pytest.mark.parametrize("mutual", [False, True])
@@ -147,19 +152,19 @@ async def test_certificates_that_change_are_used_without_a_restart(
         assert await call.read() == b"before"
         first = await shown(transport.port)
         with capture_logs() as logs:
-            shutil.copy(made / "other.key", key)  # the two don't fit: the ones before stay
+            swap(made / "other.key", key)  # the two don't fit: the ones before stay
 
             async def told() -> bool:
                 assert await shown(transport.port) == first
                 return bool(logs)
 
-            await until_async(told, 30, "that they don't fit is told")
-        shutil.copy(made / "other.pem", cert)
+            await until_async(told, 10, "that they don't fit is told")
+        swap(made / "other.pem", cert)
 
         async def changed() -> bool:
             return await shown(transport.port) == (made / "other.pem").read_bytes()
 
-        await until_async(changed, 30, "new connections see the new certificate")
+        await until_async(changed, 10, "new connections see the new certificate")
         await call.write(b"after")
         assert await call.read() == b"after", "a running connection was cut"
         await running.close()
@@ -221,7 +226,7 @@ async def test_readiness_turns_over_tls_as_it_does_without(kind: str) -> None:
 
         async def check(service: str) -> int:
             asked = health_pb2.HealthCheckRequest(service=service).SerializeToString()
-            answer = await channel.unary_unary("/grpc.health.v1.Health/Check")(asked, timeout=30)
+            answer = await channel.unary_unary("/grpc.health.v1.Health/Check")(asked, timeout=patient(15))
             return health_pb2.HealthCheckResponse.FromString(answer).status
 
         names = ["", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "liveness"]
