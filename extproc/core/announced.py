@@ -37,9 +37,10 @@ class Announced:
         self.ratio = ratio
         self.at = at
         self.held = held  # leading hashes that the index says are held
-        self.depth = slot.settled(chain.hashes, held)  # those that lean on no prompt still being computed
+        # Those that lean on no prompt still being computed.
+        self.depth = depth = slot.settled(chain.hashes, held) if slot.arriving else held
         self.fresh: int | None = None  # the first hash it brings, while it is being computed
-        self.uses: list[Use] = slot.belief.reuse.look(chain, self.depth)
+        self.uses: list[Use] = slot.belief.reuse.look(chain, depth) if depth else []
 
     def end(self, depth: int) -> int:
         """Bytes of the first `depth` hashes."""
@@ -69,7 +70,7 @@ class Cache:
     def settled(self, hashes: list[int], held: int) -> int:
         """Of the first `held` hashes, how many come before the first that is still on its way."""
         arriving = self.arriving
-        if not arriving or arriving.keys().isdisjoint(hashes[:held]):
+        if arriving.keys().isdisjoint(hashes[:held]):
             return held
         return next(place for place, key in enumerate(hashes) if key in arriving)
 

@@ -32,6 +32,7 @@ _SUSPECT: Final = 0.5
 #: Predictions needed to distrust a replica, and those after which one has faded to 1/e.
 _LEAST: Final = 6.0
 _SPAN: Final = 32.0
+_KEEP: Final = 1 - 1 / _SPAN
 #: Failed predictions that a distrusted replica starts with, and the scale from which it is trusted again.
 _FAILED: Final = 4.0
 _TRUSTED: Final = 0.75
@@ -85,7 +86,7 @@ class Trust:
 
     def add(self, predicted: float, came: float, count: int = 1) -> None:
         """Take in `count` predictions together."""
-        keep = (1 - 1 / _SPAN) ** count
+        keep = _KEEP if count == 1 else _KEEP**count
         self.predicted = self.predicted * keep + predicted
         self.came = self.came * keep + came
         self.count = self.count * keep + count
@@ -163,18 +164,21 @@ class Belief:
         return EMPTIED
 
     def _judged(self, guess: Guess) -> str:
-        off = max(self.block, _OFF * guess.predicted)
-        beyond = max(guess.actual - guess.reach - off, 0.0)
-        self._total(guess, beyond)
+        predicted, actual, block = guess.predicted, guess.actual, self.block
+        off = max(block, _OFF * predicted)
+        beyond = max(actual - guess.reach - off, 0.0)
+        self._total(predicted, actual, beyond)
         if guess.at < self._cleared:
             return UNTESTED
         if beyond:
             self.capacity.surprised()
-        if guess.predicted < _BLOCKS * self.block:
+        if predicted < _BLOCKS * block:
             return WARMER if beyond else UNTESTED
-        self._hit(guess)
-        if guess.actual >= guess.predicted - off:
-            self._trust(guess)
+        if guess.came is not None:  # a part of what was predicted was found, or all of it
+            self.capacity.hit(guess.came.distance)
+            self._clears(guess, guess.came)
+        if actual >= predicted - off:
+            self._weigh(predicted, min(actual, predicted), 1)
             return WARMER if beyond else CAME
         return self._colder(guess)
 
@@ -185,7 +189,7 @@ class Belief:
         an emptied cache is proved says nothing more.
         """
         off = max(self.block, _OFF * guess.predicted)
-        self._total(guess, max(guess.actual - guess.reach - off, 0.0))
+        self._total(guess.predicted, guess.actual, max(guess.actual - guess.reach - off, 0.0))
         if guess.at < self._cleared or guess.predicted < _BLOCKS * self.block:
             return
         if guess.came is not None:
@@ -212,33 +216,28 @@ class Belief:
 
         `each` is tokens a byte, `actual` tokens found.
         """
-        came = None
+        came, block = None, self.block
         for use in uses:
             tokens = use.end * each
-            if tokens - max(self.block, _OFF * tokens) > actual:
+            if tokens - max(block, _OFF * tokens) > actual:
                 return came, use
             came = use
         return came, None
 
-    def _total(self, guess: Guess, beyond: float) -> None:
+    def _total(self, predicted: float, actual: float, beyond: float) -> None:
         totals = self.totals
         totals.samples += 1
-        totals.predicted += guess.predicted
-        totals.actual += guess.actual
-        totals.came += min(guess.actual, guess.predicted)
+        totals.predicted += predicted
+        totals.actual += actual
+        totals.came += min(actual, predicted)
         totals.unexpected += beyond
-
-    def _hit(self, guess: Guess) -> None:
-        """A part of what was predicted was found, or all of it."""
-        if guess.came is not None:
-            self.capacity.hit(guess.came.distance)
-            self._clears(guess, guess.came)
 
     def _clears(self, guess: Guess, use: Use) -> None:
         """Something was in the cache, which may be suspected to have been emptied."""
-        self.suspects.found(use, guess.at)
-        if not self.suspects:
-            self.refilled = []
+        if self.suspects:
+            self.suspects.found(use, guess.at)
+            if not self.suspects:
+                self.refilled = []
 
     def _colder(self, guess: Guess) -> str:
         gone = guess.gone
@@ -275,7 +274,7 @@ class Belief:
         if guess.gone is not None:
             self.capacity.missed(guess.gone.distance)
         if guess.gone is None or guess.gone.distance < min(before, self.capacity.believed):
-            self._trust(guess)
+            self._weigh(guess.predicted, min(guess.actual, guess.predicted), 1)
 
     def clear(self, now: float) -> list[Chain]:
         """Its entries go: it was emptied or is distrusted. Returns the prompts known to have filled it again."""
@@ -290,20 +289,16 @@ class Belief:
 
     # -- trust -----------------------------------------------------------------------------------------
 
-    def _trust(self, guess: Guess) -> None:
-        self._weigh(guess.predicted, min(guess.actual, guess.predicted), 1)
-
     def _weigh(self, predicted: float, came: float, count: int) -> None:
-        """Bring `scale` up to date with so many predictions."""
+        """Bring `scale` up to date with so many predictions, of one token at least."""
         trust = self.trust
         trust.add(predicted, came, count)
-        share = trust.share or 0.0
         if self.scale == 1.0:
-            if trust.count >= _LEAST and share < self._limit:
+            if trust.came < self._limit * trust.predicted and trust.count >= _LEAST:
                 self.totals.distrusted += 1
                 self.trust, self.scale = Trust(), 0.0
         else:
-            proved = share * trust.count / (trust.count + _FAILED)
+            proved = (trust.share or 0.0) * trust.count / (trust.count + _FAILED)
             self.scale = 1.0 if proved >= _TRUSTED else proved
 
     # -- the engine's own counter ----------------------------------------------------------------------

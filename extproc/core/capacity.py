@@ -21,6 +21,8 @@ _STEPS: Final = 4
 TOP: Final = 32
 #: Prompts after which one has faded to 1/e.
 _SPAN: Final = 256.0
+#: Share of the capacity from which on a distance is in the second step: below, no logarithm need be taken.
+_LEAST: Final = 2.0 ** ((1 - TOP) / _STEPS)
 _GROWTH: Final = 1 / (1 - 1 / _SPAN)
 #: Weight of one prompt from which all are brought down to 1 again.
 _RESET: Final = 1e6
@@ -127,9 +129,9 @@ class Capacity:
     def _bin(self, distance: float) -> int:
         """Number of the step whose capacity is the largest below `distance`; TOP from the configured one on."""
         share = distance / self.configured if self.configured else 0.0
-        if share <= 0:  # also where it is too small to be told from 0
+        if share < _LEAST:  # also where it is too small to be told from 0
             return 0
-        return max(min(math.floor(TOP + _STEPS * math.log2(share)), TOP), 0)
+        return min(math.floor(TOP + _STEPS * math.log2(share)), TOP)
 
     def _count(self, at: int, counts: list[float]) -> bool:
         """Count a prompt; False when it says nothing of capacities up to the configured one."""

@@ -100,7 +100,8 @@ class Reuse:
         for place, kind in ((last - 1, _BEFORE), (last, _END)):
             if place >= 0 and place not in kept:
                 kept.append(place)
-                known.setdefault(hashes[place], _Point(kind))
+                if hashes[place] not in known:
+                    known[hashes[place]] = _Point(kind)
         self._front(chain, kept, now)
         self._used += ends[-1]
         if self._used > self._span:
@@ -110,8 +111,7 @@ class Reuse:
 
     def ended(self, chain: Chain, now: float, *, found: bool) -> None:
         """A prompt that was given is over, and in the cache; `found` says that it was as predicted."""
-        for key in chain.hashes:
-            point = self._points.get(key)
+        for point in map(self._points.get, chain.hashes):
             if point is not None:
                 point.at, point.sure = now, found
 
@@ -131,15 +131,17 @@ class Reuse:
 
     def _front(self, chain: Chain, places: list[int], now: float) -> None:
         """Points of a prompt are used now: each owns the bytes from the one before."""
-        begin, newest = 0, self._first + len(self._sums) - 1
+        known, sums, first = self._points, self._sums, self._first
+        begin, newest = 0, first + len(sums) - 1
         for place in places:
             key, end = chain.hashes[place], chain.ends[place]
-            point = self._points.pop(key)
-            self._drop(point)
+            point = known.pop(key)
+            if point.generation >= first:
+                sums[point.generation - first] -= point.own
             point.own, point.generation = end - begin, newest
             point.at, point.sure, point.sent = math.inf, False, now
-            self._sums[-1] += point.own
-            self._points[key] = point
+            sums[-1] += point.own
+            known[key] = point
             begin = end
 
     def _use(self, point: _Point, end: int, mine: int) -> Use:

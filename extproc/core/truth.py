@@ -39,6 +39,8 @@ _KEPT: Final = 64
 _MOST_TOKENS: Final = 1e9
 #: Seconds after which a prompt is computed, whatever is told of its exchange; what is lost leaves nothing behind.
 _LONG: Final = 600.0
+#: Of a prompt of which nothing was used before: no part that came, none that was gone.
+_UNUSED: Final = (None, None)
 
 
 class Seen(NamedTuple):
@@ -129,7 +131,7 @@ class Truth:
             if self.role() == WATCHER:
                 known.belief.watched(hits)
                 return
-            self._conclude(known, known.belief.sampled(hits), known.belief.capacity.believed, now)
+            self._conclude(known, known.belief.sampled(hits), known.belief.capacity.step, now)
 
     def view(self, slot: int) -> View:
         """What is known of the replica at a slot. Raises KeyError for an unknown one."""
@@ -162,7 +164,8 @@ class Truth:
         first.
         """
         known = self._slots.get(slot)
-        self.void(key)
+        if key in self._open:
+            self.void(key)
         if known is None:
             return
         if held is None:
@@ -259,50 +262,51 @@ class Truth:
     def _compare(
         self, prompt: Announced, tokens: float | None, cached: float | None, now: float
     ) -> Seen | None:
-        known = prompt.slot
-        known.came(prompt)
+        known, chain = prompt.slot, prompt.chain
+        if prompt.fresh is not None:
+            known.came(prompt)
         if self._slots.get(known.number) is not known:
             return None
-        belief = known.belief
+        belief, ends = known.belief, chain.ends
         if tokens is None or cached is None or not _is_usage(tokens, cached) or not belief.reports(cached):
             belief.untold(prompt.end(prompt.depth) * prompt.ratio)
-            belief.reuse.ended(prompt.chain, now, found=False)
+            belief.reuse.ended(chain, now, found=False)
             return None
-        each = tokens / prompt.chain.ends[-1]
-        reach = prompt.end(min(prompt.held + 1, len(prompt.chain.ends))) * each
-        came, gone = belief.divide(prompt.uses, each, cached)
+        each = tokens / ends[-1]
+        reach = ends[prompt.held if prompt.held < len(ends) else -1] * each
+        came, gone = belief.divide(prompt.uses, each, cached) if prompt.uses else _UNUSED
         depth = prompt.end(prompt.depth)
-        guess = Guess(prompt.chain, depth * each, reach, cached, came, gone, prompt.at, depth)
+        guess = Guess(chain, depth * each, reach, cached, came, gone, prompt.at, depth)
         if self.role() == WATCHER:
             belief.watch(guess)
-            belief.reuse.ended(prompt.chain, now, found=gone is None)
+            belief.reuse.ended(chain, now, found=gone is None)
             return Seen(guess.predicted, cached, UNTESTED)
-        before = belief.capacity.believed
+        before = belief.capacity.step
         verdict = belief.judge(guess)
-        belief.reuse.ended(prompt.chain, now, found=verdict in (CAME, WARMER))
+        belief.reuse.ended(chain, now, found=verdict in (CAME, WARMER))
         self._conclude(known, verdict, before, now)
         return Seen(guess.predicted, cached, verdict)
 
     # -- what follows ----------------------------------------------------------------------------------
 
     def _conclude(self, known: Cache, verdict: str, before: int, now: float) -> None:
-        """Bring the index and `scales` up to date; `before` is the capacity believed so far."""
+        """Bring the index and `scales` up to date; `before` is the step of the capacity believed so far."""
         slot, belief = known.number, known.belief
         before_scale = known.told[1] if known.told else 1.0
+        if verdict != EMPTIED and belief.capacity.step == before and belief.scale == before_scale:
+            return
         is_cleared = verdict == EMPTIED or (belief.scale == 0.0 and before_scale != 0.0)
-        state = belief.capacity.step, belief.scale
+        known.told = state = belief.capacity.step, belief.scale
         kept = self._clear(known, now) if is_cleared else []
-        if is_cleared or belief.capacity.believed != before or belief.scale != before_scale:
-            known.told = state
-            ruling = Ruling(*state, is_cleared, kept)
-            if self.role() == JUDGE:
-                self.on_ruling(slot, ruling)
-            else:
-                if is_cleared and self.tells_later:
-                    known.alone = kept[:_KEPT]
-                self._apply(known, ruling)
-                for chain in kept:
-                    self._index.place(slot, chain, now)
+        ruling = Ruling(*state, is_cleared, kept)
+        if self.role() == JUDGE:
+            self.on_ruling(slot, ruling)
+            return
+        if is_cleared and self.tells_later:
+            known.alone = kept[:_KEPT]
+        self._apply(known, ruling)
+        for chain in kept:
+            self._index.place(slot, chain, now)
 
     def _clear(self, known: Cache, now: float) -> list[Chain]:
         """All entries go. Returns prompts on their way, or sent since the cache was found empty, of which they stay.
