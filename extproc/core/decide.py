@@ -229,7 +229,7 @@ def _held(pool: Pool, decision: Decision, ratio: float, tokens: float) -> dict[i
     if len(chains) > 1:
         decision.holders = None
     if pool.feedback is not None:  # a replica that was found wrong counts for less
-        for slot, scale in pool.feedback.truth.scales.items():
+        for slot, scale in pool.feedback.scales.items():
             if slot in held:
                 held[slot] *= scale
     most = max(tokens - _LEAST_UNCACHED, 0)

@@ -7,6 +7,7 @@ request; of token counts and lengths only so many a second are taken (core/pace.
 
 from typing import TYPE_CHECKING, Final
 
+from extproc.core.comparisons import Comparisons
 from extproc.core.ending import CLIENT, UPSTREAM, Ending
 from extproc.core.index import Holders, PrefixIndex
 from extproc.core.output import OutputLengths
@@ -36,13 +37,25 @@ class Feedback:
         distrust: share 0..1 of the predicted cached tokens under which a replica is distrusted (F3).
     """
 
-    __slots__ = ("_output", "_pace", "_ratios", "truth")
+    __slots__ = ("_compared", "_output", "_pace", "_ratios", "scales")
 
     def __init__(self, index: PrefixIndex, output: OutputLengths, ratios: Ratios, distrust: float) -> None:
-        self.truth = Truth(index, distrust)
+        truth = Truth(index, distrust)
+        self._compared = Comparisons(truth, index)
+        #: As `Truth.scales`, up to what waits: asked for every request.
+        self.scales = truth.scales
         self._output = output
         self._ratios = ratios
         self._pace = Pace()
+
+    @property
+    def truth(self) -> Truth:
+        """What is known of the pool's caches, with all that happened."""
+        return self._compared.truth
+
+    def catch_up(self) -> None:
+        """Learn what waits. Call it every tenth of a second or so."""
+        self._compared.catch_up()
 
     def bound(self, decision: "Decision", replica: "Replica") -> None:
         """A decision is bound to a replica and its prompt not yet placed in the index.
@@ -56,11 +69,11 @@ class Feedback:
             held = None
             if holders is not None:
                 held = _depth_of(holders, slot)
-            self.truth.expect(decision.key, slot, prompt.chains[0], decision.ratio, decision.at, held)
+            self._compared.sent(decision.key, slot, prompt.chains[0], decision.ratio, decision.at, held)
 
     def first_token(self, key: int) -> None:
         """The prompt of an exchange is computed."""
-        self.truth.computed(key)
+        self._compared.computed(key)
 
     def ended(self, decision: "Decision", ending: Ending | None, now: float) -> None:
         """The exchange is over. Call it before the chains of its prompt are dropped."""
@@ -69,14 +82,14 @@ class Feedback:
         if prompt is None or replica is None:
             return
         if ending is not None and _is_elsewhere(ending, replica):
-            self.truth.void(decision.key)
+            self._compared.void(decision.key)
             _served_elsewhere(decision, ending.served, now)
         elif ending is not None and _never_computed(ending):
-            self.truth.void(decision.key)
+            self._compared.void(decision.key)
         elif usage is not None:
-            self.truth.observe(decision.key, usage.input, usage.cached, now)
+            self._compared.ended(decision.key, usage.input, usage.cached, now)
         else:
-            self.truth.observe(decision.key, None, None, now)
+            self._compared.ended(decision.key, None, None, now)
         if usage is not None:
             cut = ending is not None and ending.by == CLIENT
             if len(prompt.model) <= _NAME and self._pace.due(

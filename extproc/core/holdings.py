@@ -24,6 +24,7 @@ from extproc.core.journal import (
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.reach import Position
+from extproc.core.truth import Truth
 
 #: Corrections, and placements after them, of which the order can still be mended; the newest batch is kept whole.
 _CORRECTIONS: Final = 256
@@ -81,7 +82,7 @@ class Holdings:
         self._now = 0.0
         self._corrections: deque[_Forgotten] = deque(maxlen=_CORRECTIONS)
         self._recent: deque[_Heard] = deque()
-        self._truths = [pool.feedback.truth for pool in self.pools.values() if pool.feedback is not None]
+        self._learners = [pool.feedback for pool in self.pools.values() if pool.feedback is not None]
         #: Pool and address -> incarnation, token and position of the ruling that holds.
         self._ruled: dict[tuple[str, str], tuple[int, int, Position]] = {}
         self._recent_rows = 0
@@ -188,9 +189,13 @@ class Holdings:
 
     # -- what was found out of caches ------------------------------------------------------------------
 
+    def truths(self) -> list[Truth]:
+        """What is known of the caches of each pool that learns of them."""
+        return [learner.truth for learner in self._learners]
+
     def _end(self, batch: Batch) -> None:
         """How requests of a gateway ended, for who judges; the keys of one gateway name one request in one pool."""
-        for truth in self._truths:
+        for truth in self.truths():
             for key in batch.firsts:
                 truth.computed((batch.boot, key))
             for row in batch.outcomes:

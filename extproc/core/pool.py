@@ -273,6 +273,8 @@ class Pool:
 
     def tick(self, now: float) -> list[str]:
         """Let time pass for every replica; returns the addresses of those that are gone and were removed."""
+        if self.feedback is not None:
+            self.feedback.catch_up()
         if now - self._judged >= _JUDGE:
             self._judged = now
             judge(self.replicas, self.traits.slow_floor)

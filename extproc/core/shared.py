@@ -145,7 +145,7 @@ class Shared(Holdings):
         """Drop gateways that fell silent, with all they had; returns their names. Call it a few times a second."""
         self._now = self._charges.now = now
         silent = list(self.peers.silent(now))
-        for truth in self._truths if silent else ():
+        for truth in self.truths() if silent else ():
             truth.lost({boot for _, boot in self.peers})
         self._charges.settle()
         self._elsewhere.keep_only(self.peers)

@@ -97,6 +97,8 @@ class Truth:
         self.on_forgot: Callable[[int, list[int]], None] = lambda slot, hashes: None
         #: Whether others are to hear later what this gateway clears while it is alone.
         self.tells_later = False
+        #: Slots whose entries all went, until somebody who must know empties it.
+        self.cleared: set[int] = set()
         #: Slot -> what a predicted token counts for, 0..1; only those where that is not 1.
         self.scales: dict[int, float] = {}
 
@@ -322,6 +324,7 @@ class Truth:
         slot = known.number
         if ruling.emptied:
             self._index.set_capacity(slot, 0)
+            self.cleared.add(slot)
         self._index.set_capacity(slot, known.belief.capacity.at(ruling.step))
         if ruling.scale < 1.0:
             self.scales[slot] = ruling.scale

@@ -81,7 +81,7 @@ def look_up(held: Held, pool: Pool, now: float) -> None:
         depths = {0, *found.values()} if len(found) < len(pool.replicas) else set(found.values())
         held.watch.update(chain.hashes[depth] for depth in depths if depth < len(chain.hashes))
     if pool.feedback is not None:  # a replica that was found wrong counts for less, as in a decision
-        for slot, scale in pool.feedback.truth.scales.items():
+        for slot, scale in pool.feedback.scales.items():
             if slot in cached:
                 cached[slot] *= scale
     _weigh(held, pool, cached, doubling)
