@@ -520,10 +520,10 @@ def test_a_gateway_keeps_its_policy_while_redis_is_gone_and_follows_again() -> N
 
 
 def test_who_changed_it_is_known_without_a_user_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    from extproc.cli import policy
+    from extproc.cli import inputs
 
     def nobody() -> str:
         raise KeyError("uid not found")
 
-    monkeypatch.setattr(policy.getpass, "getuser", nobody)
-    assert policy._me().startswith(f"uid-{os.getuid()}@")
+    monkeypatch.setattr(inputs.getpass, "getuser", nobody)
+    assert inputs.me().startswith(f"uid-{os.getuid()}@")
