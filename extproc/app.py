@@ -11,14 +11,13 @@ from prometheus_client import CollectorRegistry
 from extproc.building import build_reader, build_steering, modes, takes_reports, targets
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.core.pool import Pool
-from extproc.core.sample import Sample
 from extproc.envoyconfig import eds_document, write_eds
 from extproc.io import clock, version_desk
 from extproc.io.admin import Admin
 from extproc.io.admission import LOOK, Admission
 from extproc.io.admission_metrics import AdmissionMetrics
 from extproc.io.beliefs import Beliefs
-from extproc.io.collector import Collector
+from extproc.io.collecting import collector_of
 from extproc.io.endings import Endings
 from extproc.io.exchanges import Exchanges
 from extproc.io.explaining import explain
@@ -70,7 +69,6 @@ class Gateway:
         self.records = Records(settings.admin.decisions)
         self.prometheus = CollectorRegistry()
         self.metrics = Metrics(self.steering, self.prometheus)
-        waits = WaitingMetrics(self.steering.holding, self.prometheus)
         self.waking = Waking(self.steering.holding, clock.monotonic)
         self.endings = Endings(
             self.steering,
@@ -83,6 +81,7 @@ class Gateway:
         self.admission = self._admission()
         AdmissionMetrics(self.admission, self.prometheus)
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
+        waits = WaitingMetrics(self.steering.holding, self.prometheus)
         told = self.metrics, waits, self.records, self.endings
         self.reader = build_reader(settings, self.steering.rules, self.prometheus)
         self.exchanges = Exchanges(
@@ -95,7 +94,9 @@ class Gateway:
             alone = self.gateway_id, secrets.randbits(62)
             self.steering.identity = self.sharing.identity if self.sharing else alone
         self._collectors = {
-            pool.name: self._collector(pool) for pool in settings.pools if pool.metrics.enabled
+            chosen.name: collector_of(chosen, pool, self.intake, self.sharing, self.metrics)
+            for chosen, pool in zip(settings.pools, self.steering.pools, strict=True)
+            if chosen.metrics.enabled
         }
         self._followers = {
             pool.name: self._follow_sources(pool) for pool in settings.pools if pool.discovery.any
@@ -122,6 +123,7 @@ class Gateway:
             settings.grpc, settings.limits, self.exchanges.session, self.exchanges.logged, self.prometheus,
             large=self.steering.beside,
         )  # fmt: skip
+        desks = self.operator, self.reports, self.versions, self._state_page()
         self.admin = Admin(
             settings.admin.address,
             pools=self.steering.pools,
@@ -135,12 +137,7 @@ class Gateway:
             explain=lambda body, path: explain(self.steering, body, path, clock.monotonic()),
             max_body=settings.limits.body,
             clock=clock.monotonic,
-            routes=[
-                *self.operator.routes(),
-                *self.reports.routes(),
-                *self.versions.routes(),
-                *self._state_page().routes(),
-            ],
+            routes=[route for desk in desks for route in desk.routes()],
             shared_why=self.shared_why,
         )
         self.metrics.open_streams.set_function(lambda: self.exchanges.open)
@@ -379,32 +376,6 @@ class Gateway:
             return self._followers[pool.name]
         addresses = [replica.address for replica in pool.replicas]
         return FixedRoster(pool, addresses, lambda address: self.metrics.forget_replica(pool.name, address))
-
-    def _collector(self, settings: PoolSettings) -> Collector:
-        pool = next(pool for pool in self.steering.pools if pool.name == settings.name)
-        sharing = self.sharing
-        duty = sharing.duty(pool.name, settings.metrics.interval) if sharing is not None else None
-
-        def on_sample(address: str, sample: Sample) -> None:
-            self.intake.scraped(pool, address, sample)
-            if sharing is not None:
-                sharing.sampled(pool, address, sample)
-
-        def on_failure(address: str, reason: str) -> None:
-            if pool.get(address) is None:
-                return  # an operator's deadline removed it; who stands in the file is scraped on
-            known = pool.get(address)
-            if known is not None and reason != known.unheard:
-                _log.warning("scraping fails", pool=pool.name, replica=address, reason=reason)
-            pool.failed(address, reason, clock.monotonic())
-            if sharing is not None:
-                sharing.scrape_failed(pool, address, reason)
-            self.metrics.scrape_failures.labels(reason).inc()
-
-        lease = duty or (lambda _pool, _address: True)
-        collector = Collector(settings.metrics, on_sample, on_failure, clock.monotonic, lease=lease)
-        collector.set_targets(targets(settings, {r.address: r.metrics for r in settings.replicas}))
-        return collector
 
     def _follow_sources(self, settings: PoolSettings) -> "PoolFollower":
         from extproc.io.discovery.build import build
