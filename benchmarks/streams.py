@@ -360,7 +360,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="fail above what is promised")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        port = free_port()
+        port = free_port(2)  # and the admin port
         child = gateway(Path(folder), port)
         try:
             wrong = asyncio.run(_run(child, port, args))
