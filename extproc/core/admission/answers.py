@@ -91,8 +91,8 @@ class Answer:
     def goes(self) -> bool:
         """Whether the request is sent on now."""
         return (
-            self.dry
-            or self.verdict in (ALLOW, DEGRADE)
+            self.verdict in (ALLOW, DEGRADE)
+            or self.dry
             or (self.verdict == QUEUE and self.waited is not None)
         )
 
