@@ -120,3 +120,24 @@ def test_a_request_is_never_of_a_better_class_than_its_tenants_best(asked: int |
 def test_a_tenant_has_no_cap_unless_it_is_given_one() -> None:
     assert math.isinf(C.in_flight)
     assert math.isinf(C.per_minute)
+
+
+def test_two_gateways_whose_long_requests_came_at_one_moment_agree_on_which_gathers_room() -> None:
+    everything = Tenant(name="a", share=1.0)
+    needs = {"a": Row(0.0, 5000.0, 1630.0, since=2.6)}
+    older = {"a": Row(0.0, 5000.0, 1630.0, since=2.5)}  # what the other one said at its last trade
+    short = {"a": Row(1600.0, 4000.0, 100.0, since=1.0)}
+    first = grants(6464.0, [everything], {"gw-2": needs, "gw-3": older, "gw-0": short, "gw-1": short}, "gw-2")
+    second = grants(
+        6464.0, [everything], {"gw-3": needs, "gw-2": older, "gw-0": short, "gw-1": short}, "gw-3"
+    )
+    assert first["a"] == pytest.approx(1630.0)
+    assert second["a"] == pytest.approx((6464.0 - 1630.0) / 3), "else neither leaves the other what it needs"
+
+
+def test_a_gateway_where_a_long_request_runs_keeps_its_room_and_another_still_gathers_for_its_own() -> None:
+    runs, waits = Row(1630.0, 5000.0, 100.0), Row(0.0, 5000.0, 1629.0, since=4.0)
+    shorts = Row(800.0, 4000.0, 100.0)
+    given = among_gateways(6464.0, [runs, waits, shorts, shorts])
+    rest = (6464.0 - 1629.0 - 1630.0) / 2
+    assert given == pytest.approx([1630.0, 1629.0, rest, rest])

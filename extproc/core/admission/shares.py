@@ -11,6 +11,10 @@ from typing import Final, NamedTuple
 
 from extproc.core.admission.tenants import Tenant
 
+#: Seconds by which what a gateway said last may be old, twice the time between two trades; and the share of a wait by
+#: which two requests that need much room count as having waited equally long.
+_TRADES: Final = 0.2
+_ABOUT: Final = 0.125
 #: Share of what nobody wants that gateways get all the same; the rest is there for who asks next.
 _LENT: Final = 0.5
 
@@ -73,27 +77,49 @@ def among_tenants(total: float, tenants: Sequence[Tenant], wants: Sequence[float
 
 
 def among_gateways(part: float, rows: Sequence[Row]) -> list[float]:
-    """One tenant's part divided among gateways; at most `part` together.
+    """One tenant's part divided among gateways, in the order of their names; at most `part` together.
 
     Evenly up to what each wants, so that a gateway whose next request is a long one gathers room for it. Where one
     needs more than that gives it, the request that has waited longest gets all it needs, and the others the rest.
     """
-    wants = [max(row.want, row.used) for row in rows]
-    given = _lent(part, wants)
+    given = _lent(part, rows)
     short = [i for i, row in enumerate(rows) if row.need > given[i]]
     if not short:
         return given
-    first = max(short, key=lambda i: rows[i].since)
+    first = _first(short, rows)
     own = min(rows[first].need, part)
-    others = _lent(part - own, wants[:first] + wants[first + 1 :])
+    others = _lent(part - own, [*rows[:first], *rows[first + 1 :]])
     return [*others[:first], own, *others[first:]]
 
 
-def _lent(total: float, wants: Sequence[float]) -> list[float]:
-    """Divided evenly up to wants, and what nobody wants evenly."""
-    given = fill(total, wants, [1.0] * len(wants))
-    each = max(total - sum(given), 0.0) / max(len(wants), 1)
-    return [g + each for g in given]
+def _first(short: Sequence[int], rows: Sequence[Row]) -> int:
+    """Whose request has waited longest; of such as have waited about as long, the first.
+
+    What others say is as old as their last trade, so two that came at nearly one moment would each be taken for the
+    longest by their own gateways, and neither would give way. Where `about as long` ends gateways may differ too,
+    but that grows with the wait, so not for long.
+    """
+    longest = max(rows[i].since for i in short)
+    about = longest - max(_TRADES, longest * _ABOUT)
+    return next(i for i in short if rows[i].since >= about)
+
+
+def _lent(total: float, rows: Sequence[Row]) -> list[float]:
+    """Divided evenly up to wants, and what nobody wants evenly; who uses more keeps it, and the others have less."""
+    wants, given = [max(row.want, row.used) for row in rows], [row.used for row in rows]
+    if sum(given) > total:
+        return fill(total, wants, [1.0] * len(wants))
+    free, over = list(range(len(rows))), [-1]
+    while over and free:
+        left = total - sum(given[i] for i in range(len(rows)) if i not in free)
+        parts = fill(left, [wants[i] for i in free], [1.0] * len(free))
+        more = max(left - sum(parts), 0.0) / len(free)
+        over = [i for i, part in zip(free, parts, strict=True) if rows[i].used > part + more]
+        if not over:
+            for i, part in zip(free, parts, strict=True):
+                given[i] = part + more
+        free = [i for i in free if i not in over]
+    return given
 
 
 def grants(total: float, tenants: Sequence[Tenant], rows: Rows, me: str) -> dict[str, float]:
@@ -101,7 +127,7 @@ def grants(total: float, tenants: Sequence[Tenant], rows: Rows, me: str) -> dict
 
     Every gateway computes the same of the same rows, so that what is due adds up to at most `total`.
     """
-    names = list(rows)
+    names = sorted(rows)  # everybody's order
     columns = [[rows[gateway].get(tenant.name, _NONE) for gateway in names] for tenant in tenants]
     wants = [sum(max(row.want, row.used) for row in column) for column in columns]
     parts = among_tenants(total, tenants, wants)
