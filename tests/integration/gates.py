@@ -9,6 +9,7 @@ from extproc.config import RedisSettings
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.steering import Rules, Steering
+from extproc.io.lease import Lease
 from extproc.io.sharing import Sharing
 from tests.integration.conftest import until_async
 
@@ -70,6 +71,16 @@ async def fleet(redis: str | RedisSettings, count: int) -> AsyncIterator[list[Ga
     finally:
         for gate in gates:
             await gate.stop()
+
+
+async def got(lease: Lease, seconds: float = 3.0) -> None:
+    """Ask for a lease until it is held: an answer that comes after the lease's end gives none."""
+
+    async def held() -> bool:
+        await lease.attempt()
+        return lease.held
+
+    await until_async(held, seconds, f"lease {lease.name} is held")
 
 
 async def share(gates: list[Gate], seconds: float = 3.0) -> None:

@@ -19,6 +19,7 @@ from extproc.io.leases import Leases
 from extproc.io.redis_client import make_client
 from extproc.io.tasks import Supervisor
 from tests.integration.conftest import until_async
+from tests.integration.gates import got
 from tests.integration.patience import bar
 from tests.integration.redis_server import PROGRAMS, redis_server
 
@@ -159,12 +160,11 @@ async def test_a_token_that_is_no_number_is_mended_with_one_above_any_before(
 ) -> None:
     client = make_client(RedisSettings(url=server[0], deadline=1.0), "test")
     lease = Lease(client, "kvsteer", "test", "gw-1")
-    await lease.attempt()
+    await got(lease)
     before = lease.token
     await client.set("kvsteer:lease:test:token", garbage)
     await client.hset("kvsteer:lease:test", "token", garbage)
-    await lease.attempt()
-    assert lease.held
+    await got(lease)
     assert lease.token > before
     await lease.write("kvsteer:written", b"x", 1.0)
     await client.aclose()
@@ -184,8 +184,8 @@ async def test_a_lease_whose_keys_are_of_another_type_says_so_after_three_failur
         "rename or delete it"
     )
     await client.delete("kvsteer:lease:test:token")
-    await lease.attempt()
-    assert (lease.held, lease.trouble.why) == (True, "")
+    await got(lease)
+    assert lease.trouble.why == ""
     await client.aclose()
 
 
@@ -194,14 +194,17 @@ async def test_leases_of_more_pools_than_there_are_connections_are_all_held(
 ) -> None:
     leases = Leases(RedisSettings(url=server[0], deadline=1.0), "gw-1")
     made = [leases.of(f"collector:{number}") for number in range(40)]
-    await leases.round()
-    assert [lease.name for lease in made if not lease.held] == []
+    await until_async(lambda: _rounds(leases, made), 3, "every lease is held after a round")
     await leases.stop()
     other = Leases(RedisSettings(url=server[0], deadline=1.0), "gw-2")
     lease = other.of("collector:39")
-    await other.round()
-    assert lease.held, "all were given up"
+    await until_async(lambda: _rounds(other, [lease]), 1, "all were given up")
     await other.stop()
+
+
+async def _rounds(leases: Leases, made: list[Lease]) -> bool:
+    await leases.round()
+    return all(lease.held for lease in made)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +219,7 @@ async def test_a_holder_that_no_gateway_can_be_holds_nothing(server: tuple[str, 
     [seen] = (await read_fleet(RedisSettings(url=server[0], deadline=1.0)))["leases"]
     assert seen["holder"] is None
     lease = Lease(client, "kvsteer", "test", "gw-1")
-    await lease.attempt()
-    assert lease.held
+    await got(lease)
     assert lease.holder == "gw-1"
     await client.aclose()
 

@@ -23,6 +23,7 @@ from extproc.io.policy_versions import Chosen
 from extproc.io.redis_client import make_client
 from extproc.io.registry import Registry
 from tests.integration.conftest import until, until_async
+from tests.integration.gates import got
 from tests.integration.patience import bar
 from tests.integration.redis_server import PROGRAMS, redis_server
 
@@ -130,7 +131,7 @@ async def test_a_paused_redis_costs_a_deadline_and_then_nothing_and_is_used_agai
 
 async def test_a_restarted_redis_is_not_noticed_by_the_next_call(server: tuple[int, Child]) -> None:
     port, child = server
-    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=1.0), "test")
+    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=4.0), "test")
     await client.ping()
     child.kill()
     child.restart()
@@ -142,7 +143,7 @@ async def test_a_restarted_redis_is_not_noticed_by_the_next_call(server: tuple[i
 
 async def test_a_server_that_became_a_replica_is_connected_to_anew(server: tuple[int, Child]) -> None:
     port, _ = server
-    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=1.0), "test")
+    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", deadline=4.0), "test")
     before = await client.client_id()
     with redis.Redis(port=port) as root:
         root.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -167,7 +168,7 @@ async def test_a_cluster_takes_transactions_and_scripts_over_all_keys_of_the_fle
             until(lambda: "cluster_state:ok" in str(node.execute_command("CLUSTER", "INFO")), 10, "cluster")
         pool = Pool("chat", now=0.0)
         pool.join("10.0.0.1:8000", 0.0)
-        settings = RedisSettings(url=f"redis+cluster://127.0.0.1:{port}", deadline=1.0)
+        settings = RedisSettings(url=f"redis+cluster://127.0.0.1:{port}", deadline=4.0)
         made = Registry(settings, "gw-1", [pool], lambda: 7)
         await made.beat()
         assert (made.up, made.why) == (True, "")
@@ -182,8 +183,7 @@ async def test_a_cluster_takes_transactions_and_scripts_over_all_keys_of_the_fle
         await versions.close()
         leases = Leases(settings, "gw-1")
         lease = leases.of("collector:chat")
-        await lease.attempt()
-        assert lease.held
+        await got(lease)
         await lease.write("{kvsteer}:written", b"x", 5.0)
         await leases.stop()
         assert [g["gateway"] for g in (await read_fleet(settings))["gateways"]] == []
