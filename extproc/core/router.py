@@ -51,7 +51,8 @@ class Router:
 
     def _searched(self, prompt: Prompt | None) -> Pool | None:
         model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
-        takers = self._table.find(model, kind, self._tokens(prompt))
+        row = self._table.row(model, kind)
+        takers = row.bands[0].takers if len(row.bands) == 1 else row.takers(self._tokens(prompt))
         if len(takers) > 1:
             root = root_of(prompt)
             if root is None:

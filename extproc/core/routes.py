@@ -77,27 +77,44 @@ def _joined(found: list[Band]) -> list[Band]:
     return joined
 
 
+class Row(NamedTuple):
+    """The bands of a model and a kind, by prompt tokens from 0 up, and where each begins."""
+
+    leasts: list[int]
+    bands: list[Band]
+
+    def takers(self, tokens: float) -> tuple[Route, ...]:
+        """Who takes prompts of so many tokens."""
+        return self.bands[bisect_right(self.leasts, tokens) - 1].takers
+
+
 class Table:
     """The routes, looked up by one or two dict reads and a bisection over a model's bands."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._rows: dict[tuple[str, str], tuple[list[int], list[Band]]] = {}
+        self._rows: dict[tuple[str, str], Row] = {}
         self._nameless: dict[str, Route] = {}
         models = {ANY, *(model for route in routes for model in route.models)}
         for kind in KINDS:
             for model in models:
                 row = bands(routes, model, kind)
-                self._rows[model, kind] = [band.least for band in row], row
+                self._rows[model, kind] = Row([band.least for band in row], row)
             self._nameless[kind] = next((it for it in routes if kind in it.kinds), routes[0])
         #: Model -> the pool that takes everything of it; None where more has to be known.
         self.lone = {model: self._only_taker(model) for model in models}
         self.takes_any = any(not route.models for route in routes)
 
-    def find(self, model: str, kind: str, tokens: float) -> tuple[Route, ...]:
-        """Who takes it, in the pools' order; empty for nobody. Unknown kinds are taken for generation."""
+    def row(self, model: str, kind: str) -> "Row":
+        """A model's bands. Unknown kinds are taken for generation."""
+        found = self._rows.get((model, kind))
+        if found is not None:
+            return found
         kind = kind if kind in KINDS else KINDS[0]
-        leasts, row = self._rows.get((model, kind)) or self._rows[ANY, kind]
-        return row[bisect_right(leasts, tokens) - 1].takers
+        return self._rows.get((model, kind)) or self._rows[ANY, kind]
+
+    def find(self, model: str, kind: str, tokens: float) -> tuple[Route, ...]:
+        """Who takes it, in the pools' order; empty for nobody."""
+        return self.row(model, kind).takers(tokens)
 
     def knows(self, model: str) -> bool:
         """Whether a pool lists the model."""
@@ -108,7 +125,7 @@ class Table:
         return self._nameless.get(kind) or self._nameless[KINDS[0]]
 
     def _only_taker(self, model: str) -> str | None:
-        takers = {band.takers for kind in KINDS for band in self._rows[model, kind][1]}
+        takers = {band.takers for kind in KINDS for band in self._rows[model, kind].bands}
         only = takers.pop() if len(takers) == 1 else ()
         return only[0].pool if len(only) == 1 else None
 
