@@ -21,6 +21,7 @@ from extproc.io.collecting import collector_of
 from extproc.io.endings import Endings
 from extproc.io.exchanges import Exchanges
 from extproc.io.explaining import explain
+from extproc.io.health_metrics import HealthMetrics
 from extproc.io.intake import Intake
 from extproc.io.lives import Lives
 from extproc.io.metrics import Metrics
@@ -90,6 +91,8 @@ class Gateway:
         self._stopping = False
         self.intake = self._intake()
         self.sharing = self._sharing()
+        leases = self.sharing.leases.shown if self.sharing else list
+        HealthMetrics(self.steering.pools, leases, bool(settings.redis.url), self.prometheus)
         if settings.feedback.observer:
             alone = self.gateway_id, secrets.randbits(62)
             self.steering.identity = self.sharing.identity if self.sharing else alone

@@ -31,7 +31,7 @@ class JournalCounts:
         self.batches = {"out": 0, "in": 0}
         self.bytes = {"out": 0, "in": 0}
         self.refusals: dict[str, int] = {}
-        self.drops: dict[str, int] = {}
+        self.drops: dict[str, int] = {"oversize": 0}  # what rises from nothing has no rate
         self._recent = (0, 0.0)  # batches that came back since `lately` was asked, and the seconds that took
         self.stream_rate = self.stream_batches = 0.0
         self._unechoed: float | None = None

@@ -166,6 +166,8 @@ def exposed() -> dict[str, tuple[str, tuple[str, ...]]]:
     found = {}
     for family in gateway.prometheus.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
+        if name.startswith("process_"):
+            continue  # every Prometheus client has them
         labels = [*family.samples[0].labels] if family.samples else []
         found[name] = (family.type, tuple(label for label in labels if label != "le"))
     return found
