@@ -27,6 +27,7 @@ from extproc.io.lives import Lives
 from extproc.io.metrics import Metrics
 from extproc.io.operator import OperatorDesk
 from extproc.io.outcome_metrics import OutcomeMetrics
+from extproc.io.page import build as live_page
 from extproc.io.records import Records
 from extproc.io.report_desk import ReportDesk
 from extproc.io.roster import FixedRoster, Roster
@@ -126,7 +127,13 @@ class Gateway:
             settings.grpc, settings.limits, self.exchanges.session, self.exchanges.logged, self.prometheus,
             large=self.steering.beside,
         )  # fmt: skip
-        desks = self.operator, self.reports, self.versions, self._state_page()
+        self.page = live_page.build(
+            self.gateway_id, self.steering, self.records, self.metrics,
+            sharing=self.sharing, admission=self.admission, removed=self.operator.removed,
+            shared=lambda: (self.shared(), self.shared_why()), streams=lambda: self.exchanges.open,
+            takes_orders=False,
+        )  # fmt: skip
+        desks = self.operator, self.reports, self.versions, self._state_page(), self.page
         self.admin = Admin(
             settings.admin.address,
             pools=self.steering.pools,
@@ -164,6 +171,7 @@ class Gateway:
         self.tasks.every("told", 1.0, lambda: lives.look(self.steering.pools, clock.monotonic()))
         self.tasks.every("beliefs", 1.0, lambda: beliefs.look(self.steering.pools))
         self.tasks.every("endings", 1.0, lambda: self.endings.sweep(clock.monotonic()))
+        self.tasks.every("page", 1.0, self.page.tick)
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
         if self.registry is not None:
             self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
@@ -208,6 +216,7 @@ class Gateway:
         if self.registry is not None:
             await self.registry.close()
         await self.versions.close()
+        self.page.close()
         await self.admin.stop()
         _log.info("stopped", open_charges=len(self.steering.ledger))
 

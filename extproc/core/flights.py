@@ -130,6 +130,10 @@ class Flights:
     def __len__(self) -> int:
         return len(self._known)
 
+    def replicas(self) -> Iterator[Replica | None]:
+        """The replica that each of its requests is on; None for one that is not in this gateway's pool."""
+        return (flight[3] for flight in self._known.values())
+
     def placed(
         self, seq: int, rows: list[Placed], engines: list[Engine], on: list[Replica | None], made: float
     ) -> None:

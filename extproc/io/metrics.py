@@ -1,7 +1,7 @@
 """Prometheus metrics. Every label comes from a closed set or from the configuration, never from a request."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Protocol
 
@@ -179,6 +179,11 @@ class Metrics:
         if opinion.seconds is not None and opinion.chosen_seconds is not None:
             self._shadow_seconds.add((pool, opinion.policy, "shadow"), opinion.seconds)
             self._shadow_seconds.add((pool, opinion.policy, "chosen"), opinion.chosen_seconds)
+
+    @property
+    def outcomes(self) -> Mapping[tuple[str, ...], float]:
+        """Exchanges so far by outcome and why, as words of docs/metrics.md."""
+        return self._exchanges.values
 
     def forget_replica(self, pool: str, address: str) -> None:
         """Drop the series of a replica that left."""

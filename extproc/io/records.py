@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from extproc.core.admission.answers import Answer
@@ -21,7 +21,7 @@ State = tuple[Told, list[int]]
 
 #: An exchange; when it was decided (seconds since the epoch) and the seconds that took; the policy's name and version
 #: and how the shared state was; and the candidates. Plain, as one is made for every request.
-_Kept = tuple[Exchange, float, float, tuple[str, int, str], State]
+Kept = tuple[Exchange, float, float, tuple[str, int, str], State]
 
 #: Characters of a model's or adapter's name that a record keeps.
 _NAME = 128
@@ -32,10 +32,12 @@ class Records:
 
     Attributes:
         shared: how the shared state is ("off", "ok", "degraded"), asked at each decision.
+        count: records ever kept; the newest has this number, the one before it one less.
     """
 
     def __init__(self, size: int) -> None:
-        self._ring: deque[_Kept] = deque(maxlen=size)
+        self._ring: deque[Kept] = deque(maxlen=size)
+        self.count = 0
         #: By pool: what its replicas told when its outlook had this version, shared by all decisions since.
         self._told: dict[str, tuple[Sequence[Replica], int, Told]] = {}
         self.shared: Callable[[], str] = lambda: "off"
@@ -49,6 +51,7 @@ class Records:
         policy = (pool.policy_name, pool.policy_version, self.shared())
         state = self._told_to(decision), in_flight_of(decision)
         self._ring.append((exchange, clock.wall(), seconds, policy, state))
+        self.count += 1
 
     def _told_to(self, decision: Decision) -> Told:
         """What the candidates told. They tell twice a second, and requests are many more, so most share one list."""
@@ -74,8 +77,20 @@ class Records:
         newest = list(self._ring)[-count:] if count > 0 else []
         return [_readable(kept) for kept in reversed(newest)]
 
+    def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
+        """The newest `most` as they are kept, newest first, each with its number."""
+        return zip(range(self.count, self.count - most, -1), reversed(self._ring), strict=False)
 
-def _readable(kept: _Kept) -> dict[str, Any]:
+    def numbered(self, number: int) -> tuple[Kept, dict[str, Any]] | None:
+        """A record as it is kept and ready for JSON; None when it is not kept any more."""
+        place = len(self._ring) - 1 - (self.count - number)
+        if not 0 <= place < len(self._ring):
+            return None
+        kept = self._ring[place]
+        return kept, _readable(kept)
+
+
+def _readable(kept: Kept) -> dict[str, Any]:
     exchange, at, seconds, (policy, version, shared), state = kept
     decision = exchange.decision
     assert decision is not None

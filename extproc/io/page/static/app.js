@@ -1,0 +1,91 @@
+// The page's frame: tabs, colours, the stream of events, and which view is told of them.
+import { el, setText } from "./dom.js";
+import * as decisions from "./decisions.js";
+import * as fleet from "./fleet.js";
+import * as gateways from "./gateways.js";
+import * as orders from "./orders.js";
+import * as settings from "./settings.js";
+import * as traffic from "./traffic.js";
+
+const VIEWS = { fleet, traffic, decisions, gateways, settings };
+const NAMES = Object.keys(VIEWS);
+const by = (id) => document.getElementById(id);
+let shown = "fleet", news = null, heard = 0;
+
+function show(name, focus = false) {
+  shown = NAMES.includes(name) ? name : "fleet";
+  for (const each of NAMES) {
+    const tab = by(`tab-${each}`), on = each === shown;
+    tab.setAttribute("aria-selected", String(on));
+    tab.tabIndex = on ? 0 : -1;
+    by(each).hidden = !on;
+    if (on && focus) tab.focus();
+  }
+  if (location.hash !== `#${shown}`) history.replaceState(null, "", `#${shown}`);
+  if (news) VIEWS[shown].render(news);
+}
+
+document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const place = event.key === "Home" ? 0 : event.key === "End" ? NAMES.length - 1 : step ? (NAMES.indexOf(shown) + step + NAMES.length) % NAMES.length : -1;
+  if (place >= 0) { event.preventDefault(); show(NAMES[place], true); }
+});
+for (const name of NAMES) by(`tab-${name}`).addEventListener("click", () => show(name));
+addEventListener("hashchange", () => { if (NAMES.includes(location.hash.slice(1))) show(location.hash.slice(1)); });
+
+const THEMES = { "": ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+function paint(theme) {
+  if (theme) document.documentElement.dataset.theme = theme; else delete document.documentElement.dataset.theme;
+  setText(by("theme"), THEMES[theme][0]);
+  by("theme").setAttribute("aria-label", `Colours: ${THEMES[theme][1]}`);
+  localStorage.setItem("kvsteer-theme", theme);
+}
+by("theme").addEventListener("click", () => {
+  const names = Object.keys(THEMES), now = document.documentElement.dataset.theme || "";
+  paint(names[(names.indexOf(now) + 1) % names.length]);
+});
+const stored = localStorage.getItem("kvsteer-theme") || "";
+paint(stored in THEMES ? stored : "");
+
+by("lock").addEventListener("click", () => show("settings", true));
+
+function frame() {
+  orders.allow(news.orders);
+  setText(by("who"), `${news.gateway}, version ${news.version}, ${news.streams} open`);
+  setText(by("lock"), orders.unlocked() ? "Orders unlocked" : "Read-only");
+  const texts = { off: "state not shared", ok: "state shared", degraded: `state not shared: ${news.shared_why || "unknown why"}` };
+  health(texts[news.shared] || news.shared, news.shared !== "degraded");
+}
+
+function health(text, good) {
+  const box = by("health");
+  if (box.dataset.text === text) return;
+  box.dataset.text = text;
+  box.replaceChildren(el("span", { class: `lamp ${good ? "" : "bad"}` }, el("i", { class: `dot ${good ? "on" : "off"}`, "aria-hidden": "true" }), text));
+}
+
+function refresh() {
+  if (!news) return;
+  frame();
+  VIEWS[shown].render(news);
+}
+
+function listen() {
+  const stream = new EventSource("/page/events");
+  stream.addEventListener("message", (event) => {
+    news = JSON.parse(event.data);
+    heard = Date.now();
+    traffic.take(news);
+    if (!document.hidden) refresh();
+  });
+  stream.addEventListener("error", () => {
+    health("no word from the gateway; what is shown is old", false);
+    if (stream.readyState === EventSource.CLOSED) { stream.close(); setTimeout(listen, 5000); }
+  });
+}
+
+for (const [name, view] of Object.entries(VIEWS)) view.mount(by(name), refresh);
+setInterval(() => { if (heard && Date.now() - heard > 15000) health("no word from the gateway for 15 s; what is shown is old", false); }, 5000);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+show(location.hash.slice(1) || "fleet");
+listen();

@@ -1,0 +1,123 @@
+// Settings: what each pool chooses by, its versions, and how to go back.
+import { dateTime, el, facts, get, share, number, seconds, table } from "./dom.js";
+import { lock, order, unlock, unlocked } from "./orders.js";
+
+let root, gate, policies, weights, busy = false, orders = false, shown = "";
+
+export function mount(panel, changed) {
+  gate = el("div");
+  policies = el("div");
+  weights = el("div");
+  root = panel;
+  root.append(gate, policies, weights);
+  drawGate(changed);
+}
+
+function drawGate(changed) {
+  const input = el("input", { type: "password", autocomplete: "off", name: "token" });
+  const fault = el("p", { class: "bad", role: "alert" });
+  const form = el("form", { class: "row", on: { submit: async (event) => {
+    event.preventDefault();
+    fault.textContent = await unlock(input.value);
+    input.value = "";
+    shown = "";
+    drawOrders();
+    changed();
+  } } }, el("label", {}, "Operator's token", input), el("button", { class: "main" }, "Unlock"));
+  const out = el("button", { type: "button", on: { click: () => { lock(); shown = ""; drawOrders(); changed(); } } }, "Lock again");
+  const note = el("p", { class: "muted" });
+  gate.append(el("h2", { class: "head" }, "Orders"), note, form, fault, out);
+  drawOrders = () => {
+    form.hidden = !orders || unlocked();
+    out.hidden = !unlocked();
+    note.textContent = !orders ? "Read-only: set admin.token_file in this gateway's configuration to drain replicas and change policies here."
+      : unlocked() ? "Unlocked in this tab until it is closed." : "Read-only until the token of admin.token_file is given. It stays in this tab.";
+  };
+  drawOrders();
+}
+let drawOrders = () => {};
+
+export async function render(news) {
+  if (news.orders !== orders) { orders = news.orders; drawOrders(); }
+  if (busy) return;
+  busy = true;
+  try {
+    const [chosen, models] = await Promise.all([get("/policies"), get("/versions")]);
+    const found = await Promise.all(chosen.policies.map((policy) => history(policy)));
+    const text = JSON.stringify([found, unlocked()]);
+    if (text !== shown) {
+      shown = text;
+      policies.replaceChildren(...found.flatMap(section));
+    }
+    drawModels(models.models);
+  } catch (error) {
+    policies.replaceChildren(el("p", { class: "bad" }, `No answer: ${error.message}`));
+    shown = "";
+  }
+  busy = false;
+}
+
+async function history(policy) {
+  if (!orders) return { policy, versions: [], known: {}, why: "Earlier versions: kvsteer policy list." };
+  try { return { policy, ...(await get(`/policies/${encodeURIComponent(policy.pool)}/versions`)) }; } catch (error) { return { policy, versions: [], known: {}, why: error.message }; }
+}
+
+const inWords = (choice) => (choice && choice.name ? `${choice.name}${Object.entries(choice.settings).map(([k, v]) => ` ${k}=${v}`).join("")}` : "none");
+
+function section({ policy, versions, why, known }) {
+  const list = facts([
+    ["Chooses by", inWords(policy.policy)], ["Version", `${policy.version} (${policy.source === "file" ? "of the configuration" : "of Redis"})`],
+    ["Shadow", inWords(policy.shadow)], ["Changed by", policy.who || "nobody"], ["When", policy.when ? dateTime(policy.when) : "never"], ["Why", policy.why || "as configured"],
+    ...(policy.refused ? [["Refused", `version ${policy.refused.version}: ${policy.refused.reason}`]] : []),
+  ]);
+  const parts = [el("h2", { class: "head" }, `Policy of pool ${policy.pool}`), el("div", { class: "card" }, list)];
+  if (shadowOf(policy)) parts.push(shadowOf(policy));
+  if (why) parts.push(el("p", { class: "muted" }, why));
+  else parts.push(change(policy.pool, known), versionTable(policy, versions));
+  return parts;
+}
+
+function shadowOf(policy) {
+  const seen = policy.shadow_seen;
+  if (!policy.shadow || !seen) return null;
+  return el("div", { class: "card" }, el("h3", {}, `What ${policy.shadow.name} would have done`), facts([
+    ["Decisions seen", number(seen.decisions)], ["Chose the same", seen.decisions ? share(seen.agreed / seen.decisions, 1) : "unknown"],
+    ["Failed", number(seen.failed)], ["Cost of what was chosen, mean", seconds(seen.chosen_seconds)], ["Cost of the shadow's choice, mean", seconds(seen.shadow_seconds)],
+  ]));
+}
+
+function change(pool, known) {
+  const name = el("select", { name: "policy" }, ...Object.keys(known).map((value) => el("option", { value }, value)));
+  const settings = el("input", { name: "settings", placeholder: "gain=2 most=10", autocomplete: "off" });
+  const why = el("input", { name: "why", required: true, autocomplete: "off", maxlength: "200" });
+  const beside = el("select", { name: "as" }, el("option", { value: "policy" }, "the policy"), el("option", { value: "shadow" }, "the shadow"));
+  const hint = el("p", { class: "muted" });
+  const tell = () => { hint.textContent = Object.entries(known[name.value] || {}).map(([k, v]) => `${k}=${v}`).join(" ") || "no settings"; };
+  name.addEventListener("change", tell);
+  tell();
+  const form = el("form", { class: "row", on: { submit: (event) => {
+    event.preventDefault();
+    const query = new URLSearchParams({ as: beside.value, name: name.value, settings: settings.value, why: why.value });
+    order(`/policies/${encodeURIComponent(pool)}/set?${query}`, `Pool ${pool} has another version`);
+  } } }, el("label", {}, "Change", beside), el("label", {}, "To", name), el("label", {}, "Settings", settings), el("label", {}, "Why", why),
+  el("button", { class: "main", disabled: !unlocked() }, "Change"));
+  return el("div", {}, el("h3", { class: "head" }, "Change"), form, el("p", { class: "row" }, el("span", { class: "muted" }, "Defaults: "), hint));
+}
+
+function versionTable(policy, versions) {
+  if (!versions.length) return el("p", { class: "muted" }, "No change was made yet: there is nothing to go back to.");
+  const columns = [["Version", true], ["Policy"], ["Shadow"], ["By"], ["When"], ["Why", false, true], ["Go back"]];
+  const rows = versions.slice(0, 20).map((version) => [
+    String(version.version), inWords(version.policy), inWords(version.shadow), version.who, dateTime(version.when),
+    version.restores ? `${version.why} (version ${version.restores} again)` : version.why,
+    version.version === policy.version ? "in use" : el("button", { type: "button", disabled: !unlocked(), "aria-label": `Put version ${version.version} back`, on: { click: () => order(`/policies/${encodeURIComponent(policy.pool)}/rollback?${new URLSearchParams({ to: version.version, why: `back to version ${version.version}, on the page` })}`, `Version ${version.version} is back`) } }, "Put back"),
+  ]);
+  return table(`Versions of pool ${policy.pool}`, columns, rows);
+}
+
+function drawModels(models) {
+  if (!models.length) return;
+  weights.replaceChildren(el("h2", { class: "head" }, "Versions of models"), table("Versions of models",
+    [["Model"], ["Version"], ["Weight", true], ["Share", true], ["Requests lately", true], ["Errors", true], ["TTFT P99", true]],
+    models.flatMap((model) => model.versions.map((v) => [model.model, v.version, number(v.weight, 1, "%"), share(v.share, 1), number(v.requests), number(v.errors), seconds(v.ttft_p99)]))));
+}

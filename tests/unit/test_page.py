@@ -1,0 +1,228 @@
+"""The live page's server side: what it is told, decisions in a table and opened, open pages that are bounded."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from extproc.core.ending import Ending
+from extproc.core.states import OVER
+from extproc.core.usage.record import Usage
+from extproc.io import clock
+from extproc.io.metrics import Metrics
+from extproc.io.page import build as live_page
+from extproc.io.page import events
+from extproc.io.page.choices import Filter, opened, table
+from extproc.io.page.files import POLICY, Files
+from extproc.io.page.fleet import flights_of, rows_of
+from extproc.io.page.history import History
+from extproc.io.page.page import Page
+from tests.unit.test_records import World
+
+
+class Live(World):
+    """A mind whose decisions are shown on a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page: Page = live_page.build(
+            "gw-0", self.steering, self.records, Metrics(self.steering, CollectorRegistry()),
+            sharing=None, admission=None, removed=list, shared=lambda: ("off", ""), streams=lambda: 3,
+            takes_orders=False,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[aiohttp.ClientSession]:
+        app = web.Application()
+        app.add_routes(self.page.routes())
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            yield session
+        self.page.close()
+        await runner.cleanup()
+
+
+async def message(answer: aiohttp.ClientResponse) -> Any:
+    """The next message of a stream of events."""
+    while not (line := await answer.content.readline()).startswith(b"data: "):
+        assert line, "the stream ended"
+    return orjson.loads(line[6:])
+
+
+# -- the files ---------------------------------------------------------------------------------------------
+
+
+async def test_the_page_and_its_files_come_with_a_strict_policy() -> None:
+    live = Live()
+    async with live.served() as session:
+        for path in ("/", *(f"/page/{name}" for name in Files().names)):
+            async with session.get(path) as answer:
+                assert answer.status == 200
+                assert answer.headers["content-security-policy"] == POLICY
+                assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in POLICY
+    assert POLICY.startswith("default-src 'none'")
+
+
+def test_nothing_of_the_page_is_inline_of_elsewhere_or_put_in_as_markup() -> None:
+    bodies = {name: body.decode() for name, body in Files()._bodies.items()}
+    page = bodies["index.html"]
+    assert set(re.findall(r'(?:src|href)="([^"#]*)"', page)) <= {f"/page/{name}" for name in bodies}
+    assert not re.search(r"<script>|<style| style=| on\w+=", page)
+    for name, text in bodies.items():
+        assert "//" not in re.sub(r"^\s*//.*$|http://www\.w3\.org/2000/svg", "", text, flags=re.M), name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text), name
+
+
+# -- the fleet ---------------------------------------------------------------------------------------------
+
+
+async def test_a_replica_is_shown_with_unknown_numbers_as_unknown() -> None:
+    live = Live()
+    row, _ = await rows_of(live.steering.pools, dict, 1.0)
+    for name in ("running", "waiting", "kv", "headroom", "age"):
+        assert row[name] is None, name
+    assert row["state"] == live.pool.replicas[0].life.state
+    assert row["ahead"] == [0.0, 0.0, 0.0]
+
+
+async def test_requests_in_flight_are_told_apart_by_gateway() -> None:
+    live = Live()
+    first, second = live.pool.replicas
+    flights = {"gw-1": [first, first, None], "gw-2": [second]}
+    assert flights_of(flights) == {id(first): {"gw-1": 2}, id(second): {"gw-2": 1}}
+    rows = await rows_of(live.steering.pools, lambda: flights, 1.0)
+    assert [row["others"] for row in rows] == [{"gw-1": 2}, {"gw-2": 1}]
+
+
+# -- decisions ---------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_newest_first_and_keeps_to_its_filters() -> None:
+    live = Live()
+    for now in (1.0, 1.1, 1.2):
+        live.decide(now)
+    rows = table(live.records, Filter(), 2)
+    assert [row["number"] for row in rows] == [3, 2]
+    address = rows[0]["replica"]
+    assert all(row["replica"] == address for row in table(live.records, Filter(replica=address), 10))
+    assert table(live.records, Filter(pool="no such"), 10) == []
+    assert table(live.records, Filter(reason="no such"), 10) == []
+    assert len(table(live.records, Filter(reason=rows[0]["reason"]), 10)) == 3
+    assert table(live.records, Filter(text="no such id"), 10) == []
+
+
+def test_a_decision_is_found_by_its_number_until_it_is_forgotten() -> None:
+    live = Live()
+    for now in range(12):  # ten are kept
+        live.decide(float(now))
+    assert opened(live.records, 2) is None
+    assert opened(live.records, 13) is None
+    assert opened(live.records, 0) is None
+    found = opened(live.records, 3)
+    assert found is not None
+    assert found["number"] == 3
+    newest = opened(live.records, 12)
+    assert newest is not None
+    assert newest["at"] >= found["at"]
+
+
+def test_the_bars_of_a_candidate_add_up_to_its_score_in_seconds() -> None:
+    live = Live()
+    live.decide(1.0)
+    found = opened(live.records, 1)
+    assert found is not None
+    assert found["in_seconds"]
+    assert len(found["candidates"]) == 2
+    for row in found["candidates"]:
+        bar = row["bar"]
+        assert bar["ahead"] + bar["uncached"] + bar["rest"] == pytest.approx(row["score"])
+
+
+# -- traffic -----------------------------------------------------------------------------------------------
+
+
+def test_a_point_has_rates_and_what_ended_since_the_last_one() -> None:
+    live, now = Live(), [100.0]
+    outcomes: dict[tuple[str, ...], float] = {}
+    history = History(live.records, lambda: outcomes, lambda: (2, 1), lambda: now[0])
+    for at in (1.0, 1.1, 1.2, 1.3):
+        live.decide(at)
+    outcomes["unknown_model", ""] = 6.0
+    outcomes["steered", ""] = 4.0
+    now[0] = 102.0
+    history.tick()
+    point = history.points[-1]
+    assert (point["decisions"], point["held"], point["queued"]) == (2.0, 2, 1)
+    assert point["refused"] == {"unknown_model": 3.0}
+    assert (point["ttft"], point["hit"]) == (None, None)  # unknown, as nothing ended yet
+    _, kept = next(iter(live.records.newest(1)))
+    exchange = kept[0]
+    exchange.ending = ending = Ending()
+    assert exchange.decision is not None
+    ending.first_token = exchange.decision.at + 0.25
+    ending.usage = Usage(input=100, cached=40, output=1)
+    exchange.state = OVER
+    now[0] = 103.0
+    history.tick()
+    point = history.points[-1]
+    assert (point["ttft"], point["ttft_p95"], point["hit"]) == (0.25, 0.25, 0.4)
+    assert (point["decisions"], point["refused"]) == (0.0, {})
+
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+async def test_a_page_is_greeted_with_the_last_minutes_and_then_told_what_is_new() -> None:
+    live = Live()
+    live.decide(clock.monotonic())
+    async with live.served() as session, session.get("/page/events") as answer:
+        hello = await message(answer)
+        assert hello["gateway"] == "gw-0"
+        assert hello["history"] == []
+        assert [row["number"] for row in hello["decisions"]] == [1]
+        live.decide(clock.monotonic())
+        await live.page.tick()
+        news = await message(answer)
+        assert "history" not in news
+        assert news["count"] == 2
+        assert news["point"] is not None
+
+
+async def test_so_many_pages_are_open_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAGES", 1)
+    live = Live()
+    async with live.served() as session:
+        async with session.get("/page/events") as first:
+            await message(first)
+            async with session.get("/page/events") as second:
+                assert second.status == 503
+        assert len(live.page.events) <= 1
+
+
+async def test_nothing_is_worked_out_while_nobody_looks() -> None:
+    async def never() -> dict[str, Any]:
+        raise AssertionError
+
+    await events.Events(never, never).turn()
+
+
+async def test_a_decision_that_is_not_kept_is_a_404_that_says_so() -> None:
+    live = Live()
+    live.decide(1.0)
+    async with live.served() as session:
+        for number, status in (("1", 200), ("2", 404), ("x", 404), ("9" * 400, 404)):
+            async with session.get(f"/page/decisions/{number}") as answer:
+                assert answer.status == status
+        async with session.get("/page/decisions", params={"reason": "none such"}) as answer:
+            assert await answer.json() == {"count": 1, "decisions": []}
