@@ -22,7 +22,7 @@ from extproc.demo.drive import Outcome, ask
 from extproc.demo.processes import Child, free_port
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK, until
-from tests.integration.patience import patient
+from tests.integration.patience import bar, patient
 
 GATEWAYS = 3
 #: Streamed requests a second: few enough that two cores run everything, and that a wait is a fault's doing.
@@ -158,7 +158,8 @@ class Fleet(Stack):
     def configuration(self, number: int) -> dict[str, Any]:
         """Each gateway knows Redis by its own cable."""
         port = self.cables[number].port
-        return {**super().configuration(number), "redis": {"url": f"redis://127.0.0.1:{port}/0"}}
+        redis = {"url": f"redis://127.0.0.1:{port}/0", "deadline": f"{bar(0.25):g}s"}  # as by default
+        return {**super().configuration(number), "redis": redis}
 
     def another_redis(self) -> tuple[Child, int]:
         """A further server under a name of its own."""

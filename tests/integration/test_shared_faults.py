@@ -39,6 +39,10 @@ def running() -> Iterator[Fleet]:
 
 @pytest.fixture
 def fleet(running: Fleet) -> Iterator[Fleet]:
+    for number in range(GATEWAYS):
+        if not (child := running.children[f"gateway-{number}"]).running:  # a test before failed
+            child.restart()
+            running.wait_gateway(number, child)
     running.agreed(seconds=20.0)
     yield running
     for cable in running.cables:
