@@ -338,7 +338,7 @@ class Exchange:
         body = unread.body.whole()
         if not plain:
             body = encoding.decode(body, self.opening.coding, steering.rules.expanded_body)
-        return self._onward(reply, prompt, body, cut=unread.cut)
+        return self._onward(reply, body, cut=unread.cut)
 
     def _read(self, body: bytes, now: float, *, cut: bool) -> Reply:
         rules, opening = self._steering.rules, self.opening
@@ -353,16 +353,17 @@ class Exchange:
             self.why = error.reason
             if cut or rules.unreadable_passes or error.reason in _PASS:
                 prompt = opaque(body, error)
-                return self._onward(self._decide(prompt, now, UNREADABLE), prompt, body, cut=cut)
+                return self._onward(self._decide(prompt, now, UNREADABLE), body, cut=cut)
             return self._refuse(BAD_REQUEST, error.reason)
-        return self._onward(self._decide(prompt, now, STEERED, size), prompt, body, cut=cut)
+        return self._onward(self._decide(prompt, now, STEERED, size, body), body, cut=cut)
 
-    def _onward(self, reply: Reply, prompt: Prompt, body: bytes, *, cut: bool) -> Reply:
+    def _onward(self, reply: Reply, body: bytes, *, cut: bool) -> Reply:
         """The answer to a request that was decided or is held, with its body as it is to go on."""
         holder, plain = self._owed or self.decision, not self.opening.coding
-        if cut or holder is None:
+        if cut or holder is None or holder.prompt is None or self.outcome not in _GOES:
             return self._sent_on(reply, None)
-        changed = onward.body_of(self._steering.rules, holder.pool, prompt, body, self.admitted, plain=plain)
+        rules, prompt = self._steering.rules, holder.prompt
+        changed = onward.body_of(rules, holder.pool, prompt, body, self.admitted, plain=plain)
         if self._owed is not None:
             self._owed.body = changed
         return self._sent_on(reply, changed)
@@ -377,8 +378,13 @@ class Exchange:
             return Reply(self._duplex.answer(reply.data, b"".join(body) if body else None, decoded=decoded))
         return Reply(replies.replaced(reply.data, body or (), decoded=decoded))
 
-    def _decide(self, prompt: Prompt | None, now: float, outcome: str, size: int = 0) -> Reply:
-        """Decide now, or hold it where its pool has a room for it; `size` bytes of body wait then."""
+    def _decide(
+        self, prompt: Prompt | None, now: float, outcome: str, size: int = 0, body: bytes | None = None
+    ) -> Reply:
+        """Decide now, or hold it where its pool has a room for it; `size` bytes of body wait then.
+
+        `body` is there where it may be read anew, which another model needs.
+        """
         steering = self._steering
         pool = steering.router.pool_of(prompt)
         if pool is None and outcome == UNREADABLE:
@@ -395,7 +401,12 @@ class Exchange:
                 return self._hold(Owed(prompt, pool, now, outcome, size), desk.patience)
             if not answer.goes:
                 return self._turn_away(answer, prompt, pool, now)
-            pool = pool if answer.pool == pool.name else steering.named(answer.pool)
+            if answer.lesser is not None:
+                pool = steering.named(answer.pool)
+                if prompt is not None:
+                    prompt = onward.lesser_prompt(
+                        steering.rules, prompt, answer.lesser, self.opening.path, body
+                    )
         if self._has_to_wait(prompt, pool, size, now):
             return self._hold(Owed(prompt, pool, now, outcome, size), steering.holding.patience(pool))
         return self._decide_now(prompt, pool, now, outcome)

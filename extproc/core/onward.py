@@ -1,13 +1,17 @@
 """The body as a request goes on: with less asked for, with its usage asked for, under its name in the pool."""
 
+from dataclasses import replace
 from typing import Protocol
 
-from extproc.core import include_usage
+from extproc.core import dialects, include_usage
 from extproc.core.admission.answers import Answer
 from extproc.core.admission.rewrite import degraded
+from extproc.core.admission.tenants import Degrade
+from extproc.core.dialects import Limits
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 from extproc.core.rename import Parts, spliced
+from extproc.errors import Unreadable
 
 
 class Asks(Protocol):
@@ -22,6 +26,38 @@ class Asks(Protocol):
     def unread(self) -> frozenset[str]:
         """Dialects that are not."""
         ...
+
+    @property
+    def limits(self) -> Limits:
+        """What reading may cost."""
+        ...
+
+
+def lesser_prompt(rules: Asks, prompt: Prompt, lesser: Degrade, path: str, body: bytes | None) -> Prompt:
+    """What is known of a request that goes on with `lesser`.
+
+    Chains begin with the model, so for another model the body is read anew. Where it is None, as it was too large to
+    be read here, it has no chains: nothing is known of what is cached of it.
+    """
+    if lesser.kind != "model":
+        return prompt
+    if body is not None:
+        try:
+            return dialects.read(path, _lessened(body, lesser) or body, rules.limits)
+        except (
+            Unreadable
+        ):  # it was read a moment ago, so only for a dialect whose limits another name exceeds
+            pass
+    return replace(prompt, model=lesser.to, chains=[], root=0)
+
+
+def _lessened(body: bytes, lesser: Degrade) -> bytes | None:
+    """The body with less asked for; None where nothing is written into it.
+
+    A model's name is spliced in, so that all else stays as the client wrote it, unless it named none.
+    """
+    parts = spliced(body, lesser.to) if lesser.kind == "model" else None
+    return b"".join(parts) if parts else degraded(body, lesser)
 
 
 def stays(rules: Asks, pool: Pool, prompt: Prompt, admitted: Answer | None, *, plain: bool) -> bool:
@@ -47,11 +83,10 @@ def body_of(
     """
     lesser = admitted.lesser if admitted is not None else None
     usage = rules.include_usage and prompt.dialect not in rules.unread
-    made = degraded(body, lesser) if lesser is not None and plain else None
+    made = _lessened(body, lesser) if lesser is not None and plain else None
     if usage and plain:
         made = include_usage.added(prompt, made or body) or made
-    names = lesser is not None and lesser.kind == "model"
-    told = prompt.model if names else prompt.asked or prompt.model
+    told = lesser.to if lesser is not None and lesser.kind == "model" else prompt.asked or prompt.model
     wanted = pool.renames.get(prompt.model, prompt.model) if pool.renames else prompt.model
     if wanted != told:
         return spliced(made or body, wanted)

@@ -1,6 +1,7 @@
 """Which pool answers a request: the table of routes, the versions' weights, and what is done with unknown models."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
@@ -45,14 +46,30 @@ class Router:
         pool = self._lone.get(ANY if prompt is None else prompt.model, self._any)
         return pool if pool is not None else self._searched(prompt)
 
+    def to_pool(self, prompt: Prompt | None, name: str) -> Pool | None:
+        """A pool that is to take a request instead of its own; None where it takes no such kind or length."""
+        pool, kind = self._pools.get(name), prompt.kind if prompt is not None else KINDS[0]
+        if pool is None:
+            return None
+        tokens = prompt.size * pool.tokens_per_byte(prompt) if prompt is not None else 0
+        takes = (it.takes(tokens) for it in self.routes if it.pool == name and kind in it.kinds)
+        return pool if any(takes) else None
+
+    def to_model(self, prompt: Prompt, model: str) -> Pool | None:
+        """The pool of a request if it asked for another model, which a pool lists; None where none takes such a one.
+
+        A conversation keeps its version of the other model as long as its own first message stays.
+        """
+        other = replace(prompt, model=model)
+        return self.pool_of(other) if self._table.knows(model) and self._takers(other) else None
+
     def known(self, model: str) -> str:
         """The name under which a model's versions are kept: its own where a pool lists it, else ANY."""
         return model if self._table.knows(model) else ANY
 
     def _searched(self, prompt: Prompt | None) -> Pool | None:
         model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
-        row = self._table.row(model, kind)
-        takers = row.bands[0].takers if len(row.bands) == 1 else row.takers(self._tokens(prompt))
+        takers = self._takers(prompt)
         if len(takers) > 1:
             root = root_of(prompt)
             if root is None:
@@ -61,6 +78,12 @@ class Router:
         if takers:
             return self._pools[takers[0].pool]
         return self._pools[self._table.nameless(kind).pool] if self._passes or not model else None
+
+    def _takers(self, prompt: Prompt | None) -> tuple[Route, ...]:
+        """Who takes such a request by the table; empty for nobody."""
+        model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
+        row = self._table.row(model, kind)
+        return row.bands[0].takers if len(row.bands) == 1 else row.takers(self._tokens(prompt))
 
     def _tokens(self, prompt: Prompt | None) -> float:
         """Prompt tokens, by what the first pool that takes the model has learned of it."""

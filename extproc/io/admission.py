@@ -118,7 +118,7 @@ class Admission:
         self.desk = Desk(
             self._tenants,
             {side.pool.name: side.gate for side in self.sides},
-            {model: pool for pool in steering.pools for model in pool.models},
+            steering.router,
             _source(self.settings),
             wait_for(settings.longest_wait + settings.envoy.message_timeout),
         )

@@ -1,6 +1,9 @@
 """What a pool's gate answers; values worked out by hand."""
 
 import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any
 
 import orjson
 import pytest
@@ -25,6 +28,8 @@ from extproc.core.admission.rewrite import degraded
 from extproc.core.admission.tenants import Degrade, Tenant, Tenants
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.router import Router
+from extproc.core.routes import Route
 
 A = Tenant(name="a", share=0.5, in_flight=5000)
 RATED = Tenant(name="r", per_minute=60_000)
@@ -229,13 +234,13 @@ def test_a_request_reserves_its_prompt_and_its_bounded_output() -> None:
     assert tokens_of(None, pool) == 256
 
 
-def desk(*tenants: Tenant) -> Desk:
+def desk(*tenants: Tenant, routes: Sequence[Route] | None = None) -> Desk:
     found = Tenants({tenant.name: tenant for tenant in tenants})
     gates = {name: gate(found, total=2000) for name in ("pool", "spare")}
     for name, each in gates.items():
         each.pool = name
-    spare = Pool("spare", models=["small"])
-    return Desk(found, gates, {"small": spare}, Source())
+    pools = [Pool("pool", models=["large"]), Pool("spare", models=["small"])]
+    return Desk(found, gates, Router(pools, routes, True, Random(1)), Source())
 
 
 class Waiting:
@@ -257,3 +262,61 @@ def test_a_degraded_request_goes_to_another_pool_while_it_has_room(kind: str, to
         it.settle(key, None)
     assert len(it) == 0
     assert all(each.budget.used == 0 and len(each.queue) == 0 for each in it.gates.values())
+
+
+def rest(to: str, kind: str = "model", **route: Any) -> tuple[Desk, Pool]:
+    """A desk with room in `spare`, which takes what `route` says, and a pool that is full; who asks is degraded."""
+    models = {"models": frozenset({"small"})} | route
+    routes = [Route(pool="pool", models=frozenset({"big"})), Route(pool="spare", **models)]
+    it, pool = desk(Tenant(name="a", degrade=(Degrade(kind, to),)), routes=routes), Pool("pool")
+    it.ask(1, prompt(size=7200), pool, Told("a"), 0.0)  # 1,900 of 2,000 tokens
+    return it, pool
+
+
+@pytest.mark.parametrize(
+    "route",
+    [{"kinds": frozenset({"embed"})}, {"below": 1000}, {"least": 1001}],
+    ids=["kind", "long", "short"],
+)
+@pytest.mark.parametrize(("kind", "to"), [("pool", "spare"), ("model", "small")])
+def test_a_request_is_not_degraded_to_a_pool_that_takes_no_such_request(
+    kind: str, to: str, route: dict[str, Any]
+) -> None:
+    it, pool = rest(to, kind, **route)
+    assert it.ask(2, prompt(), pool, Told("a"), 0.0).verdict == REJECT
+    assert len(it.gates["spare"].budget) == 0
+
+
+def test_a_request_is_not_degraded_to_another_model_that_no_pool_takes_of_its_kind() -> None:
+    routes = [
+        Route(pool="pool"),
+        Route(pool="spare", models=frozenset({"small"}), kinds=frozenset({"embed"})),
+    ]
+    router = Router([Pool("pool"), Pool("spare", models=["small"])], routes, True, Random(1))
+    assert router.to_model(prompt(), "gone") is None
+    found = router.to_model(prompt(), "small")  # the pool that takes every model takes this one's chats too
+    assert found is not None
+    assert found.name == "pool"
+
+
+def test_degraded_requests_go_to_the_versions_of_the_smaller_model_by_their_weights() -> None:
+    small = frozenset({"small"})
+    routes = [
+        Route(pool="pool", models=small, version="old", weight=0.0),
+        Route(pool="spare", models=small, version="new", weight=100.0),
+    ]
+    router = Router(
+        [Pool("pool", models=["small"]), Pool("spare", models=["small"])], routes, True, Random(1)
+    )
+    assert {getattr(router.to_model(prompt(), "small"), "name", "") for _ in range(20)} == {"spare"}
+
+
+def test_a_degraded_request_reserves_what_it_takes_in_the_other_pool() -> None:
+    it, pool = rest("small")
+    spare = it._router.to_model(prompt(), "small")
+    assert spare is not None
+    for size in (2000, 4000, 8000) * 5:
+        spare.ratios.observe("small", "", size, size / 10)
+    answer = it.ask(2, prompt(), pool, Told("a"), 0.0)
+    assert answer.verdict == DEGRADE
+    assert it.gates["spare"].budget.used == answer.numbers["tokens"] < 1100

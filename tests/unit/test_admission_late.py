@@ -30,7 +30,7 @@ class Both(Bench):
         budget = Budget("me", tenants.all, ROOM, 1, 0.0)
         budget.accounts["others"].hold = budget.accounts["others"].due = ROOM
         self.gate = Gate("p", tenants, QueueSettings(wait=10.0), budget, 0.0)
-        self.desk = self.mind.desk = Desk(tenants, {"p": self.gate}, {}, Source(), wait_for(61))
+        self.desk = self.mind.desk = Desk(tenants, {"p": self.gate}, self.mind.router, Source(), wait_for(61))
         self.busy(5.0)
 
     def request(self, name: int, now: float) -> Exchange:

@@ -8,8 +8,12 @@ import pytest
 
 from extproc.app import Gateway
 from extproc.config import parse
+from extproc.core.admission.tenants import Degrade
 from extproc.core.ending import Ending
 from extproc.core.exchange import HELD, NOT_ADMITTED, STEERED, Exchange
+from extproc.core.onward import lesser_prompt
+from extproc.core.prompt import Chain, Prompt
+from extproc.core.steering import Rules
 from extproc.core.usage.record import Usage
 from extproc.envoyconfig import bootstrap
 from extproc.errors import ConfigError
@@ -143,6 +147,46 @@ async def test_a_degraded_request_goes_on_with_the_smaller_model_and_to_its_pool
     assert set_headers(said)["content-length"] == str(len(body))
     assert it.records.last(1)[0]["admission"]["degraded_to"] == {"model": "small"}
     assert len(kept) == 3
+
+
+async def test_a_degraded_request_is_looked_up_by_the_prefix_that_it_has_for_the_smaller_model() -> None:
+    it = await supplied(degrade="[{model: small}]")
+    small, _ = Client(it).send(20, "small")
+    for _ in range(3):
+        Client(it).send(300)
+    degraded, _ = Client(it, "gold-id").send(300)
+    assert degraded.admitted is not None
+    assert degraded.admitted.verdict == "degrade"
+    assert small.decision is not None
+    assert degraded.decision is not None
+    assert small.decision.prompt is not None
+    assert degraded.decision.prompt is not None
+    assert degraded.decision.prompt.chains == small.decision.prompt.chains
+    assert degraded.decision.prompt.model == "small"
+    assert degraded.decision.cached > 0
+    assert degraded.decision.prompt.max_output == 300
+
+
+async def test_a_degraded_body_stays_as_it_came_but_for_the_models_name() -> None:
+    it = await supplied(degrade="[{model: small}]")
+    for _ in range(3):
+        Client(it).send(300)
+    exchange = Exchange(it.steering)
+    exchange.receive(request_headers(x_tenant="gold-id"), clock.monotonic())
+    body = b'{ "seed": 1.0e0, "model":"large", "max_tokens": 300, "messages": [{"role":"user","content":"\\u00e9"}]}'
+    said = answer(exchange.receive(request_body(body), clock.monotonic()).data)
+    sent = said.request_body.response.body_mutation.body
+    assert sent == body.replace(b'"large"', b'"small"')
+    assert set_headers(said)["content-length"] == str(len(body))
+
+
+def test_a_body_that_is_too_large_to_be_read_anew_has_no_chains_for_the_other_model() -> None:
+    prompt = Prompt(
+        dialect="openai_chat", kind="generate", model="large", chains=[Chain([1], [9])], size=9, root=1
+    )
+    lesser = lesser_prompt(Rules(), prompt, Degrade("model", "small"), "/v1/chat/completions", None)
+    assert (lesser.model, lesser.chains, lesser.root, lesser.size) == ("small", [], 0, 9)
+    assert lesser_prompt(Rules(), prompt, Degrade("pool", "little"), "/v1/chat/completions", None) is prompt
 
 
 async def test_a_degraded_request_is_told_its_priority() -> None:

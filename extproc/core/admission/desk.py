@@ -11,6 +11,7 @@ from extproc.core.admission.identity import Source, Told, read
 from extproc.core.admission.tenants import Degrade, Tenants
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.router import Router
 from extproc.pb import ext_proc_pb2 as pb
 
 #: Tokens of a request that can't be read: the engine will refuse it soon, or it is short.
@@ -31,7 +32,7 @@ class Desk:
     Args:
         tenants: who is who.
         gates: by pool's name.
-        pools: by each model they declare, for requests that go on with a smaller model.
+        router: finds the pools of requests that go on elsewhere or with a smaller model.
         source: where identities are found.
         patience: the message that makes Envoy wait for as long as requests may.
     """
@@ -40,7 +41,7 @@ class Desk:
         self,
         tenants: Tenants,
         gates: Mapping[str, Gate],
-        pools: Mapping[str, Pool],
+        router: Router,
         source: Source,
         patience: bytes = b"",
     ) -> None:
@@ -52,7 +53,7 @@ class Desk:
         self.tenants = tenants
         self.gates = gates
         self.source = source
-        self._pools = pools
+        self._router = router
         self._where: dict[int, Gate] = {}
 
     def __len__(self) -> int:
@@ -111,8 +112,6 @@ class Desk:
             self._where[key] = self.gates[answer.pool]
         if answer.waits and waiter is not None:
             self._waiters[key] = waiter
-        if answer.lesser is not None and answer.lesser.kind == "model" and prompt is not None:
-            prompt.model = answer.lesser.to  # it is one of that model from now on
         return answer
 
     def settle(self, key: int, actual: float | None) -> None:
@@ -161,17 +160,21 @@ class Desk:
         self, own: Gate, ask: Ask, prompt: Prompt | None, lesser: Degrade, lack: str, now: float
     ) -> Answer | None:
         """Another pool, or that of a smaller model, where there is room."""
-        name = lesser.to if lesser.kind == "pool" else None
-        if lesser.kind == "model":
-            pool = self._pools.get(lesser.to)
-            name = (
-                pool.name if pool is not None and prompt is not None and prompt.model != lesser.to else None
-            )
-        gate = self.gates.get(name or "")
-        if gate is None or gate.lacks(ask, now) or gate.queue.waits(ask.tenant):
+        if lesser.kind == "pool":
+            pool, other = self._router.to_pool(prompt, lesser.to), prompt
+        elif prompt is not None and prompt.model != lesser.to:
+            pool, other = self._router.to_model(prompt, lesser.to), replace(prompt, model=lesser.to)
+        else:
             return None
-        here = own if own.dry else gate  # a dry run leaves it where it is
-        return here.goes(ask, DEGRADE, lack, lesser, now)
+        if pool is None:
+            return None
+        gate = self.gates[pool.name]
+        there = ask._replace(tokens=tokens_of(other, pool))
+        if (gate is own and lesser.kind == "pool") or gate.lacks(there, now) or gate.queue.waits(ask.tenant):
+            return None
+        if own.dry:  # it stays where it is
+            return own.goes(ask, DEGRADE, lack, lesser, now)
+        return gate.goes(there, DEGRADE, lack, lesser, now)
 
 
 def tokens_of(prompt: Prompt | None, pool: Pool) -> float:
