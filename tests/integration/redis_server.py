@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,11 @@ def redis_server(
 
 
 def _cluster_port() -> int:
-    """A port that nobody listens on; that of the cluster's bus, 10,000 above, is ours alone (free_port)."""
+    """A port that nobody listens on, nor on that of the cluster's bus 10,000 above it. One of them is ours alone."""
     while True:
-        first = free_port() - 10_000
-        with suppress(OSError), socket.create_server(("127.0.0.1", first)):
+        port = free_port()
+        first = port - 10_000 if port > 12_000 else port
+        with suppress(OSError), ExitStack() as probes:
+            for each in (first, first + 10_000):
+                probes.enter_context(socket.create_server(("127.0.0.1", each)))
             return first
