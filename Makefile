@@ -8,7 +8,7 @@ ONLY   ?=
 # Tests start hundreds of processes: what Python compiled once is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types unit properties integration faults fuzz soak guarantees bench lock clean protos
+.PHONY: help demo test lint types unit properties integration faults fuzz soak guarantees site bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -54,6 +54,11 @@ soak: $(STAMP)   ## an hour's soak in ten minutes: is memory flat, in gateways a
 
 guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
 	@KVSTEER_PATIENCE=1 $(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
+
+site: $(STAMP)   ## the documentation as a site in build/site, its links checked; installs mkdocs
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check mkdocs==1.6.1
+	@$(BIN)/mkdocs build --strict --quiet
+	@cp build/site/quickstart.html build/site/index.html
 
 bench: $(STAMP)  ## the benchmarks of docs/performance.md
 	@$(BIN)/python -m benchmarks.decision

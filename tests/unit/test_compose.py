@@ -1,5 +1,6 @@
 """docker-compose.yml, Dockerfile and the ready Envoy files, as far as files can be checked without Docker."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,15 @@ def _is_ours(service: dict[str, Any]) -> bool:
 
 
 def test_the_services_are_those_the_readme_speaks_of() -> None:
-    assert set(SERVICES) == {"envoy", "gateway-1", "gateway-2", "engines", "redis", "prometheus"}
+    assert set(SERVICES) == {"envoy", "gateway-1", "gateway-2", "engines", "redis", "prometheus", "grafana"}
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_every_command_exists(name: str) -> None:
     service = SERVICES[name]
+    if "command" not in service:
+        assert name == "grafana"  # its image's own
+        return
     command = service["command"]
     if not _is_ours(service):
         assert command[0].startswith(PROGRAMS[service["image"].partition(":")[0]])
@@ -57,13 +61,20 @@ def test_services_lean_on_services_that_exist(name: str) -> None:
             assert "healthcheck" in SERVICES[other]
 
 
+def _read_by(name: str) -> list[str]:
+    """Where paths that a service reads are written: its command, files of ours, or what its image reads anyway."""
+    ours = [path.read_text() for path in (DEPLOY / "prometheus.yml", DEPLOY / "grafana-dashboards.yml")]
+    provisioned = [f"/etc/grafana/provisioning/{folder}/kvsteer.yml" for folder in ("datasources", "dashboards")]
+    return [*SERVICES[name].get("command", []), *ours, *provisioned]
+
+
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_mounted_files_exist_and_are_those_the_command_reads(name: str) -> None:
     for volume in SERVICES[name].get("volumes", []):
         source, target, mode = volume.split(":")
-        assert (ROOT / source).is_file()
+        assert (ROOT / source).exists()
         assert mode == "ro"
-        assert any(target in word for word in SERVICES[name]["command"])
+        assert any(target in text for text in _read_by(name)), target
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -74,7 +85,7 @@ def test_images_have_a_version_and_networks_are_declared(name: str) -> None:
 
 def test_ports_are_published_on_loopback_only_and_lead_to_a_listener() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert published == ["127.0.0.1:8080:8080", "127.0.0.1:9090:9090"]
+    assert published == ["127.0.0.1:8080:8080", "127.0.0.1:9090:9090", "127.0.0.1:3000:3000"]
     assert parse_address(_settings().envoy.listen).port == 8080
 
 
@@ -104,6 +115,19 @@ def test_prometheus_asks_every_service_where_it_answers() -> None:
         "kvsteer": [f"gateway-1:{admin}", f"gateway-2:{admin}"],
         "envoy": [f"envoy:{parse_address(settings.envoy.admin).port}"],
         "engines": [f"engines:{port}" for port in ports],
+    }
+
+
+def test_grafana_finds_prometheus_and_every_dashboard() -> None:
+    source = yaml.safe_load((DEPLOY / "grafana-source.yml").read_text())["datasources"][0]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["isDefault"] is True
+    titles = {json.loads(path.read_text())["title"] for path in (ROOT / "deploy" / "grafana").glob("*.json")}
+    assert titles == {
+        "kvsteer: fleet",
+        "kvsteer: routing",
+        "kvsteer: admission and tenants",
+        "kvsteer: gateways and Redis",
     }
 
 

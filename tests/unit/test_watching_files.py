@@ -1,0 +1,80 @@
+"""Alert rules and dashboards as files: checked, up to date, and leading to pages that exist."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "kvsteer-alerts.yml"
+GRAFANA = ROOT / "deploy" / "grafana"
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (package prometheus)"
+)
+
+
+def rules() -> list[dict[str, object]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def promtool(*arguments: str) -> None:
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_promtool_finds_no_fault_in_the_rules() -> None:
+    promtool("check", "rules", RULES.name)
+
+
+@needs_promtool
+def test_rules_fire_and_clear_on_series_written_by_hand() -> None:
+    promtool("test", "rules", "kvsteer-alerts-test.yml")
+
+
+def test_each_alert_has_its_own_name_a_severity_and_a_runbook_that_speaks_of_it() -> None:
+    pages: dict[str, str] = {}
+    for rule in rules():
+        page, _, anchor = rule["annotations"]["runbook"].partition("#")  # type: ignore[index]
+        text = pages.setdefault(page, (ROOT / page).read_text())
+        heads = {re.sub(r"[^a-z0-9 ]", "", head.lower()).replace(" ", "-"): head
+                 for head in re.findall(r"^## (.*)$", text, re.MULTILINE)}  # fmt: skip
+        assert anchor in heads, rule["alert"]
+        section = text.partition(f"## {heads[anchor]}\n")[2].partition("\n## ")[0]
+        assert f"`{rule['alert']}`" in section, f"{rule['alert']} is not in {heads[anchor]}"
+        assert rule["labels"]["severity"] in ("warning", "critical")  # type: ignore[index]
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names))
+
+
+def test_runbooks_speak_of_no_alert_that_is_not_there() -> None:
+    named = set(re.findall(r"`(Kvsteer\w+)`", (ROOT / "docs" / "runbooks.md").read_text()))
+    assert named == {rule["alert"] for rule in rules()}
+
+
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make", GRAFANA / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_dashboards_are_what_their_maker_writes() -> None:
+    make = maker()
+    written = {path.stem: path.read_text() for path in GRAFANA.glob("*.json")}
+    assert written == {name: make.text(name) for name in make.DASHBOARDS}
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    placed = [page for part in nav for pages in part.values() for page in pages]
+    assert sorted(placed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
