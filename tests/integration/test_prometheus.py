@@ -1,6 +1,6 @@
 """Alert rules and dashboards in a real Prometheus that scrapes a real stack: all fire, all clear, all show something.
 
-Rules run sixty times as fast as written. Most alerts are brought about by faults of the stack; those that no fault
+Rules run a hundred times as fast as written. Most alerts are brought about by faults of the stack; those that no fault
 brings about within seconds (memory, a bug of ours, a day's overload) by an exporter that plays a sick gateway.
 """
 

@@ -64,7 +64,9 @@ def test_services_lean_on_services_that_exist(name: str) -> None:
 def _read_by(name: str) -> list[str]:
     """Where paths that a service reads are written: its command, files of ours, or what its image reads anyway."""
     ours = [path.read_text() for path in (DEPLOY / "prometheus.yml", DEPLOY / "grafana-dashboards.yml")]
-    provisioned = [f"/etc/grafana/provisioning/{folder}/kvsteer.yml" for folder in ("datasources", "dashboards")]
+    provisioned = [
+        f"/etc/grafana/provisioning/{folder}/kvsteer.yml" for folder in ("datasources", "dashboards")
+    ]
     return [*SERVICES[name].get("command", []), *ours, *provisioned]
 
 
