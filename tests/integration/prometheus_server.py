@@ -17,7 +17,7 @@ import yaml
 from extproc.demo.processes import Child, free_port
 from tests.integration.patience import patient
 
-#: So many times as fast as they are written do rules run: a minute's `for` is a second (the least), a rate looks at five at least.
+#: So many times as fast as they are written do rules run; a `for` is a second at least, a rate's range five.
 TIMES = 120
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+)([smhd])")

@@ -1,7 +1,7 @@
 """Alert rules and dashboards in a real Prometheus that scrapes a real stack: all fire, all clear, all show something.
 
-Rules run a hundred times as fast as written. Most alerts are brought about by faults of the stack; those that no fault
-brings about within seconds (memory, a bug of ours, a day's overload) by an exporter that plays a sick gateway.
+Rules run a hundred times as fast as written. Most alerts are brought about by faults of the stack; those that no
+fault brings about within seconds (memory, a bug of ours, a day's overload) by an exporter that plays a sick gateway.
 """
 
 import asyncio
