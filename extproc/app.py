@@ -12,7 +12,8 @@ from extproc.building import build_reader, build_steering, modes, takes_reports,
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.core.pool import Pool
 from extproc.envoyconfig import eds_document, write_eds
-from extproc.io import clock, version_desk
+from extproc.io import adapter_lists, clock, version_desk
+from extproc.io.adapter_metrics import AdapterMetrics
 from extproc.io.admin import Admin
 from extproc.io.admission import LOOK, Admission
 from extproc.io.admission_metrics import AdmissionMetrics
@@ -80,6 +81,7 @@ class Gateway:
         )
         self.versions = version_desk.build(settings, self.steering)
         VersionMetrics(self.steering, self.versions, self.prometheus)
+        AdapterMetrics(self.steering.pools, self.prometheus)
         self.admission = self._admission()
         AdmissionMetrics(self.admission, self.prometheus)
         self.tasks = Supervisor(lambda name: self.metrics.task_failures.labels(name).inc())
@@ -173,6 +175,9 @@ class Gateway:
         self.tasks.every("endings", 1.0, lambda: self.endings.sweep(clock.monotonic()))
         self.tasks.every("page", 1.0, self.page.tick)
         self.tasks.every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
+        asked = [pool.adapters.ask for pool in self.settings.pools]
+        for name, seconds, lists in adapter_lists.build(self.steering.pools, asked):
+            self.tasks.every(name, seconds, lists.look)
         if self.registry is not None:
             self.tasks.every("registry", self.settings.redis.heartbeat, self._beat)
             self.tasks.every("orders", _ORDERS, self.operator.push)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from extproc.config import GatewaySettings, PoolSettings, ReplicaSettings
+from extproc.core.adapters import Adapters
 from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
 from extproc.core.fleet import Traits
@@ -115,6 +116,8 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
     )
     if settings.mirror.share:
         pool.mirror = Mirror(pool_cluster(settings.mirror.pool), settings.mirror.share)
+    if settings.adapters.enabled:
+        pool.adapters = Adapters(settings.adapters.rules)
     pool.renames, pool.version = settings.served_as, settings.version
     if settings.shadow.name:
         rng = random.Random()  # noqa: S311 - as above

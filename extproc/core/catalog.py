@@ -74,6 +74,9 @@ class Catalog:
         """Models and adapters that engines name and requests may ask for, with the model an adapter belongs to."""
         heard: dict[str, str | None] = {}
         for pool in self._pools:
+            if pool.adapters is not None:
+                base = next(iter(sorted(pool.models)), None)
+                heard.update((name, of or base) for name, of in pool.adapters.names.items())
             for replica in pool.replicas:
                 sample = replica.sample
                 if sample is None or len(heard) > _MOST_HEARD:
@@ -81,7 +84,7 @@ class Catalog:
                 names = [name for name in sample.models if not pool.models]
                 heard.update(dict.fromkeys(names))
                 base = next(iter(sorted(pool.models) or sample.models), None)
-                heard.update((name, base) for name in sample.adapters or ())
+                heard.update((name, base) for name in sample.adapters or () if not heard.get(name))
         return [
             (name, parent)
             for name, parent in heard.items()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from extproc.core.adapters import NOT_LISTED
 from extproc.core.candidates import Found, usable
 from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
@@ -137,9 +138,9 @@ def weigh(
     decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
     held = _held(pool, decision, ratio, tokens)
     candidates: Sequence[Replica]
-    if only:
-        among = [replica for replica in pool.replicas if all(replica.address in each for each in only)]
-        candidates, decision.excluded, decision.trouble = usable(among, rng, now)
+    adapter = pool.adapters.of(prompt) if pool.adapters is not None else ""
+    if only or adapter:
+        candidates, decision.excluded, decision.trouble = _among(pool, held, only, adapter, rng, now)
     elif pool.outlook.all_open(pool.replicas, now):
         candidates = pool.replicas if pool.ring is None else pool.ring.reach(held, rng)
     else:
@@ -153,6 +154,9 @@ def weigh(
     half = 0.5 / pool.traits.prefill_doubling
     ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, ratio, pool.index.fill)
     ask.is_even = pool.outlook.is_even
+    if pool.adapters is not None and adapter:
+        ask.is_even = False  # nobody looked
+        ask.extra = pool.adapters.costs(candidates, adapter, output, now)
     decision.choice = choice = _choose(pool, ask, picks, rng, decision)
     decision.reason = choice.reason
     decision.order = [candidates[i] for i in choice.order]
@@ -176,6 +180,8 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
     decision.holders = None
     if decision.prompt is not None:
         decision.before = pool.place(replica, decision.prompt.chains, now)
+        if pool.adapters is not None:
+            pool.adapters.placed(replica, pool.adapters.of(decision.prompt), now)
     if ledger.listener is not None:
         ledger.listener.placed(decision, replica)
 
@@ -189,6 +195,25 @@ def moved(decision: Decision, replica: Replica, ledger: Ledger, now: float) -> N
         cached = dict(zip(map(id, decision.candidates), decision.columns, strict=False)).get(id(replica), 0.0)
         work = prefill_work(cached, decision.tokens, decision.pool.traits.prefill_doubling)
         ledger.move(decision.key, replica, work, now, told=decision.told)
+
+
+def _among(
+    pool: Pool, held: dict[int, float], only: Sequence[Subset], adapter: str, rng: Rng, now: float
+) -> Found:
+    """Replicas that may be chosen, of those in each of `only` that may serve an adapter ("" for none)."""
+    among: Sequence[Replica] = pool.replicas
+    if only:
+        among = [replica for replica in among if all(replica.address in each for each in only)]
+    if pool.adapters is None or not adapter:
+        return usable(among, rng, now)
+    if pool.ring is not None and not only:
+        among = pool.ring.reach(dict.fromkeys(pool.adapters.holders(adapter), 0.0) | held, rng)
+    serving = pool.adapters.serving(among, adapter)
+    found = usable(serving, rng, now)
+    if serving is among:
+        return found
+    others = [(replica, NOT_LISTED) for replica in among if not pool.adapters.lists(replica, adapter)]
+    return found._replace(excluded=[*found.excluded, *others])
 
 
 def _candidates(pool: Pool, held: dict[int, float], rng: Rng, now: float) -> Found:

@@ -38,6 +38,8 @@ def parts_of(decision: Decision) -> dict[str, list[float]]:
         for part, settings in _BEHIND.items():
             zero: dict[str, Any] = dict.fromkeys(settings, 0.0)
             parts[part] = _less(cost, _costs(replace(policy, **zero), ask))
+        if ask.extra is not None:
+            parts["adapter"] = list(ask.extra)
         total = _biased(cost, decision)
     except Exception:  # numbers from which no cost can be made; the table is shown without
         return {}
@@ -71,7 +73,7 @@ class _Least:
 def _asked(decision: Decision) -> Ask:
     """The question that was put to the policy."""
     prompt, pool = decision.prompt, decision.pool
-    return Ask(
+    ask = Ask(
         decision.candidates,
         decision.columns,
         decision.tokens,
@@ -82,6 +84,8 @@ def _asked(decision: Decision) -> Ask:
         0.5 / pool.traits.prefill_doubling,
         pool.tokens_per_byte(prompt) if prompt else 0.0,
     )
+    ask.extra = decision.choice.parts.get("adapter") if decision.choice is not None else None
+    return ask
 
 
 def _uncached(ask: Ask) -> list[float]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from extproc.core.adapters import Adapters
 from extproc.core.candidates import WHOLE, Ring
 from extproc.core.feedback import Feedback
 from extproc.core.fleet import Replica, Traits
@@ -119,6 +120,8 @@ class Pool:
         self.policy_settings = dict(policy_settings or {})
         self.policy_version = 0
         self.policy: Policy = make_policy(policy, self.policy_settings)
+        #: Who holds which LoRA adapters; None where nobody asks.
+        self.adapters: Adapters | None = None
         #: Decides beside the policy, to compare; None for none.
         self.shadow: Shadow | None = None
         self.output = OutputLengths(self.traits.output_tokens)
@@ -236,6 +239,8 @@ class Pool:
             self._resize(replica)
         if self.feedback is not None:
             self.feedback.truth.sampled(replica.slot, sample.hit_tokens, sample.block_size, sample.at)
+        if self.adapters is not None:
+            self.adapters.sampled(replica, sample)
         if self.room is not None:
             self.room.stir()
         return replica
@@ -252,6 +257,8 @@ class Pool:
         self.index.remove_slot(replica.slot)
         if self.feedback is not None:
             self.feedback.truth.leave(replica.slot)
+        if self.adapters is not None:
+            self.adapters.left(replica.slot)
 
     def presume(
         self,

@@ -70,6 +70,8 @@ class Router:
     def _searched(self, prompt: Prompt | None) -> Pool | None:
         model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
         takers = self._takers(prompt)
+        if not takers and prompt is not None and model:
+            takers = self._of_adapter(prompt)
         if len(takers) > 1:
             root = root_of(prompt)
             if root is None:
@@ -84,6 +86,26 @@ class Router:
         model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
         row = self._table.row(model, kind)
         return row.bands[0].takers if len(row.bands) == 1 else row.takers(self._tokens(prompt))
+
+    def _of_adapter(self, prompt: Prompt) -> tuple[Route, ...]:
+        """Who takes the model of an adapter that engines told of, of the pools that know the adapter."""
+        knowing = {
+            name: pool.adapters.names[prompt.model]
+            for name, pool in self._pools.items()
+            if pool.adapters is not None and prompt.model in pool.adapters.names
+        }
+        tokens = self._tokens(prompt)
+        found = [
+            route
+            for base in dict.fromkeys(knowing.values())
+            for route in self._table.find(base, prompt.kind, tokens)
+            if knowing.get(route.pool) == base
+        ]
+        if not found:  # its model is not known, or served under another name
+            found = [route for route in self.routes if route.pool in knowing and prompt.kind in route.kinds][
+                :1
+            ]
+        return tuple(found)
 
     def _tokens(self, prompt: Prompt | None) -> float:
         """Prompt tokens, by what the first pool that takes the model has learned of it."""

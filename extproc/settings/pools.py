@@ -9,6 +9,7 @@ from extproc.addresses import parse_address
 from extproc.core.routes import KINDS, Route
 from extproc.engines import Generic, made_of
 from extproc.quantities import Address, Duration, Number, Whole, show_duration
+from extproc.settings.adapters import AdapterSettings, check_policy_weighs
 from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
 from extproc.settings.late import LateBinding, LateBindingSettings
@@ -268,6 +269,7 @@ class PoolSettings(Settings):
     index: IndexSettings = Field(default_factory=IndexSettings)
     timeouts: TimeoutSettings = Field(default_factory=TimeoutSettings)
     mirror: MirrorSettings = Field(default_factory=MirrorSettings)
+    adapters: AdapterSettings = Field(default_factory=AdapterSettings)
 
     @property
     def reader(self) -> str | Generic:
@@ -325,6 +327,12 @@ class PoolSettings(Settings):
                 f"binds late by the policy {self.policy.name}, which does not say what waiting is worth; "
                 "write policy: charged_cost, or late_binding: off"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_weighed(self) -> Self:
+        if self.adapters.enabled:
+            check_policy_weighs(self.policy.name, self.late_binding.enabled)
         return self
 
     @model_validator(mode="after")

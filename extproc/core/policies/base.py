@@ -31,10 +31,12 @@ class Ask:
             its chain.
         fill: slot of a replica -> share of its cache that is believed taken, 0..1.
         is_even: whether it is known that every candidate has the bias 1; False when nobody looked.
+        extra: seconds each candidate costs on top, whatever the policy finds (core/adapters.py); None for none.
     """
 
     __slots__ = (
         "cached",
+        "extra",
         "fill",
         "is_even",
         "now",
@@ -71,6 +73,7 @@ class Ask:
         self.ratio = ratio
         self.fill = fill
         self.is_even = False
+        self.extra: Sequence[float] | None = None
 
 
 class Choice(NamedTuple):
@@ -127,7 +130,10 @@ def biased(costs: list[float], ask: Ask, rng: Rng) -> list[float]:
 
     What favours a cold cache holds for one decision in as many as there are candidates: a replica that wins every
     near tie would take all requests of an idle pool. So it gets up to its fair share once more, which fills it.
+    What a candidate costs on top (`Ask.extra`) is added first.
     """
+    if ask.extra is not None:
+        costs = [cost + more for cost, more in zip(costs, ask.extra, strict=True)]
     if ask.is_even:
         return costs
     factors = [replica.bias for replica in ask.replicas]

@@ -60,6 +60,8 @@ class ChargedCost:
         scores = biased(costs, ask, rng)
         order = lowest(scores, picks, rng, self.near)
         parts: dict[str, Sequence[float]] = {"backlog": backlogs}
+        if ask.extra is not None:
+            parts["adapter"] = ask.extra
         if self.copy and ask.cached[order[0]] > 0:
             other = self._copied(ask, scores, order, charge)
             if other is not None:

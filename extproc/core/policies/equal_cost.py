@@ -49,6 +49,8 @@ class EqualCost:
             "slow": slow,
         }
         times = [sum(column) for column in zip(*parts.values(), strict=True)]
+        if ask.extra is not None:
+            parts["adapter"] = ask.extra
         scores = biased(times, ask, rng)
         return Choice(lowest(scores, picks, rng, self.near), scores, "least_time", parts)
 

@@ -2,6 +2,7 @@
 
 import base64
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -221,10 +222,10 @@ def scores(job: Job, request_id: str, created: int) -> bytes:
     )
 
 
-def models(settings: EngineSettings, created: int) -> bytes:
+def models(settings: EngineSettings, adapters: Iterable[str], created: int) -> bytes:
     """The body of /v1/models: the model and its adapters."""
     entries = [_model(settings.model, None, settings.longest, created)]
-    entries += [_model(adapter, settings.model, None, created) for adapter in settings.adapters]
+    entries += [_model(adapter, settings.model, None, created) for adapter in adapters]
     return orjson.dumps({"object": "list", "data": entries})
 
 

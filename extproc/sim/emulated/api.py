@@ -54,6 +54,8 @@ class Api:
             "/v1/score": _Route(compute, self._score, "requests"),
             "/tokenize": _Route(compute, self._tokenize, "requests"),
             "/v1/models": _Route(get, self._models, "requests"),
+            "/v1/load_lora_adapter": _Route(post, self._load_adapter, "requests"),
+            "/v1/unload_lora_adapter": _Route(post, self._unload_adapter, "requests"),
             "/metrics": _Route(get, self._metrics, "metrics"),
             "/health": _Route(get, self._empty, "health"),
             "/ping": _Route(get + post, self._empty, "health"),
@@ -61,6 +63,10 @@ class Api:
             "/_control": _Route(get + post, self._control),
             "/_truth": _Route(get, self._truth),
         }
+
+    def restarted(self) -> None:
+        """The engine started anew: adapters loaded at run time are gone."""
+        self._reader = Reader(self._settings)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Any request of any connection."""
@@ -230,7 +236,32 @@ class Api:
         return self._json(orjson.dumps(answer), headers=headers)
 
     async def _models(self, _: web.BaseRequest) -> web.StreamResponse:
-        return self._json(answers.models(self._settings, int(self._engine.life.started)))
+        return self._json(
+            answers.models(self._settings, self._reader.adapters, int(self._engine.life.started))
+        )
+
+    async def _load_adapter(self, request: web.BaseRequest) -> web.StreamResponse:
+        name = await self._adapter_named(request)
+        if not self._reader.adapters.add(name):
+            raise Problem(f"The lora adapter '{name}' has already been loaded.", kind="InvalidUserInput")
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def _unload_adapter(self, request: web.BaseRequest) -> web.StreamResponse:
+        name = await self._adapter_named(request)
+        if not self._reader.adapters.remove(name):
+            raise Problem(f"The lora adapter '{name}' cannot be found.", status=404, kind="NotFoundError")
+        self._engine.life.scheduler.slots.drop(name)
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def _adapter_named(self, request: web.BaseRequest) -> str:
+        """The adapter that a call to load or unload names."""
+        if not self._settings.runtime_adapters:
+            raise Problem("Not Found", status=404, kind="NotFoundError")
+        body, _ = await self._receive(request)
+        name = body.get("lora_name")
+        if not isinstance(name, str) or not name:
+            raise problems.missing("lora_name")
+        return name
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         response = web.Response(body=self._engine.metrics().encode(), headers=self._own_headers())

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extproc.sim.emulated import problems
+from extproc.sim.emulated.adapters import Registry
 from extproc.sim.emulated.render import render_chat
 from extproc.sim.emulated.settings import EngineSettings
 from extproc.sim.emulated.tokens import Cutter, TokenStream, cache_root
@@ -43,6 +44,8 @@ class Reader:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
+        #: Adapters that requests may name.
+        self.adapters = Registry(settings.adapters)
         self._cutter = Cutter(settings.bytes_per_token, settings.block_size)
         self._id_cutter = Cutter(_ID_BYTES, settings.block_size)
         self._media_size = self._cutter.cut(settings.image_tokens)
@@ -90,7 +93,7 @@ class Reader:
         settings, asked = self._settings, body.get("model")
         if asked is None or asked == settings.model:
             return Job(settings.model, "", [])
-        if asked in settings.adapters:
+        if asked in self.adapters:
             return Job(asked, asked, [])
         raise problems.unknown_model(str(asked), settings.model)
 

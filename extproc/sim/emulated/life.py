@@ -101,7 +101,12 @@ class Life:
             "sequences": dict(books.ends),
             "requests": dict(books.requests),
             "chunks": books.chunks,
+            "adapters": self._adapters(),
         }
+
+    def _adapters(self) -> dict[str, object]:
+        slots = self.scheduler.slots
+        return {"resident": slots.resident, "loads": slots.loads, "hits": slots.hits}
 
     def _tick(self) -> None:
         self._timer = None

@@ -133,7 +133,7 @@ def _histograms(settings: EngineSettings, books: Books) -> Iterator[str]:
 
 def _adapters(settings: EngineSettings, books: Books, wall: float) -> Iterator[str]:
     """Every mix seen stays; the value is when, so the newest is the one that holds (as in vLLM)."""
-    if not settings.adapters:
+    if not (settings.adapters or settings.runtime_adapters):
         return
     yield from _family("vllm:lora_requests_info", "Running stats on lora requests.", "gauge")
     for (running, waiting), at in books.mixes.items():

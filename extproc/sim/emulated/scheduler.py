@@ -8,8 +8,9 @@ where the second part is left out when no sequence gets one. So a lone prompt's 
 engine: prefill is bound by computing, decode by reading the weights once a step.)
 
 A sequence is admitted when a place is free and the KV cache has room for its whole prompt and output, so
-nothing is ever preempted. Blocks can be hit by others as soon as the step that computes them is planned,
-as in vLLM; of its own prompt a sequence always computes at least the last token.
+nothing is ever preempted; one whose adapter has no slot (adapters.py) lets those behind it go first. Blocks
+can be hit by others as soon as the step that computes them is planned, as in vLLM; of its own prompt a
+sequence always computes at least the last token.
 
 Decoding sequences all advance by one token a step, so a step does not touch them: each is filed under the
 number of the step at which something happens to it (a chunk to send, a block filled, the end).
@@ -18,6 +19,7 @@ number of the step at which something happens to it (a chunk to send, a block fi
 from collections import OrderedDict, deque
 from typing import Any, NamedTuple
 
+from extproc.sim.emulated.adapters import Slots
 from extproc.sim.emulated.books import Books, Gauges
 from extproc.sim.emulated.cache import BlockPool, Lease
 from extproc.sim.emulated.settings import EngineSettings
@@ -84,6 +86,8 @@ class Scheduler:
         self._decoding = 0
         self._due: dict[int, list[Sequence]] = {}
         self._adapters: dict[str, list[int]] = {}  # adapter -> sequences running, waiting
+        self.slots = Slots(settings.max_loras)
+        self._loads = 0  # adapters to load in the step that is being planned
         self._steps = 0
         self._step: _Step | None = None
         self._clock = 0.0  # end of the last step
@@ -185,12 +189,17 @@ class Scheduler:
             if budget <= 0:
                 break
             budget -= self._take(seq, budget, chunks)
-        while self._waiting and budget > 0 and self._running < self._settings.max_running:
-            seq = next(iter(self._waiting))
-            if not self._admit(seq):
+        while budget > 0 and self._running < self._settings.max_running:
+            first = self._next_waiting()
+            if first is None or not self._admit(first):
                 break
-            budget -= self._take(seq, budget, chunks)
+            budget -= self._take(first, budget, chunks)
         return chunks
+
+    def _next_waiting(self) -> Sequence | None:
+        """The first that waits and whose adapter, if it has one, can be had."""
+        has_room = self.slots.has_room
+        return next((seq for seq in self._waiting if not seq.adapter or has_room(seq.adapter)), None)
 
     def _hit_limit(self, seq: Sequence) -> int:
         return (seq.stream.prompt_tokens - 1) // self._settings.block_size
@@ -205,6 +214,8 @@ class Scheduler:
         del self._waiting[seq]
         self._prefilling[seq] = None
         self._running += 1
+        if seq.adapter:
+            self._loads += self.slots.take(seq.adapter)
         self._count_adapter(seq, 1, -1)
         self._count_adapter(seq, 0, 1)
         seq.cached = seq.computed = seq.planned = hits * size
@@ -234,6 +245,8 @@ class Scheduler:
         seconds = work / settings.prefill_speed
         if fed:
             seconds += (settings.step_ms + settings.sequence_ms * fed) / 1000
+        seconds += self._loads * settings.adapter_load_ms / 1000
+        self._loads = 0
         return seconds * self.slow / settings.speed
 
     def _dearness(self, position: float) -> float:
@@ -261,7 +274,7 @@ class Scheduler:
                 if seq.computed == seq.stream.prompt_tokens:
                     self._first_token(seq, events)
         books.gauges = self.gauges()
-        if self._settings.adapters:
+        if self._adapters:
             self._note_adapters()
 
     def gauges(self) -> Gauges:
@@ -332,6 +345,8 @@ class Scheduler:
         seq.gone = True
         self._running -= 1
         self._count_adapter(seq, 0, -1)
+        if seq.adapter:
+            self.slots.give_back(seq.adapter)
         if seq in self._prefilling:
             del self._prefilling[seq]
         elif seq.first_step:

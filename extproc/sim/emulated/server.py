@@ -195,6 +195,7 @@ class EmulatedEngine:
             await asyncio.sleep(down)
             self._life = Life(self.settings, self.faults.slow)
             self.restarts += 1
+            self._api.restarted()
             if self._frozen is not None:
                 self._frozen = self._life.metrics()
             await self._listen(sock)

@@ -24,7 +24,15 @@ class EngineSettings:
     port: int = field(default=0, metadata=_about("port to listen on; 0 takes a free one", 0, 65535))
     model: str = field(default="demo-model", metadata=_about("model name that is served"))
     adapters: tuple[str, ...] = field(default=(), metadata=_about("LoRA adapters that are loaded"))
-    max_loras: int = field(default=4, metadata=_about("adapters in one batch, as metrics say it", 1, 10_000))
+    max_loras: int = field(
+        default=4, metadata=_about("adapters computed with at once; another one has to wait", 1, 10_000)
+    )
+    adapter_load_ms: float = field(
+        default=0.0, metadata=_about("time a step takes longer for each adapter it has to load, ms", 0)
+    )
+    runtime_adapters: bool = field(
+        default=False, metadata=_about("adapters can be loaded and unloaded by POST /v1/load_lora_adapter")
+    )
 
     prefill_speed: float = field(default=20_000.0, metadata=_about("prompt tokens computed a second", 0.001))
     attention_double_at: int = field(

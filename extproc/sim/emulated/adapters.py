@@ -1,0 +1,89 @@
+"""The adapters of an emulated engine: which it serves, and which of them are in its slots.
+
+As in vLLM: what is served is registered at the start or by `POST /v1/load_lora_adapter`; a batch computes with at
+most `max_loras` of them. One that is not in a slot is loaded by the step that admits its first sequence, which takes
+that much longer for all; the one used longest ago makes room. While every slot computes, sequences of other adapters
+wait, and those behind them go on.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+class Registry:
+    """Adapters that requests may name, in the order in which they came."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: dict[str, Any] = dict.fromkeys(names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def add(self, name: str) -> bool:
+        """Serve an adapter; False when it is served already."""
+        if name in self._names:
+            return False
+        self._names[name] = None
+        return True
+
+    def remove(self, name: str) -> bool:
+        """Serve it no more; False when it was not served."""
+        return self._names.pop(name, False) is None
+
+
+class Slots:
+    """What is in the slots.
+
+    Args:
+        count: adapters at once.
+
+    Attributes:
+        loads: how often one was loaded.
+        hits: sequences that were admitted and found theirs.
+    """
+
+    __slots__ = ("_count", "_resident", "_users", "hits", "loads")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._resident: OrderedDict[str, None] = OrderedDict()  # in the order of use
+        self._users: Counter[str] = Counter()  # running sequences
+        self.loads = self.hits = 0
+
+    @property
+    def resident(self) -> list[str]:
+        """Adapters in slots, the one used longest ago first."""
+        return list(self._resident)
+
+    def has_room(self, name: str) -> bool:
+        """Whether a sequence of this adapter can run: it is there, or a slot is free or idle."""
+        if name in self._resident or len(self._resident) < self._count:
+            return True
+        return any(not self._users[one] for one in self._resident)
+
+    def take(self, name: str) -> bool:
+        """A sequence begins; True when its adapter has to be loaded for it. Only after `has_room`."""
+        self._users[name] += 1
+        if name in self._resident:
+            self._resident.move_to_end(name)
+            self.hits += 1
+            return False
+        if len(self._resident) >= self._count:
+            del self._resident[next(one for one in self._resident if not self._users[one])]
+        self._resident[name] = None
+        self.loads += 1
+        return True
+
+    def give_back(self, name: str) -> None:
+        """A sequence ended."""
+        self._users[name] -= 1
+        if not self._users[name]:
+            del self._users[name]
+
+    def drop(self, name: str) -> None:
+        """An adapter was unloaded: its slot is free. Sequences that run with it go on."""
+        self._resident.pop(name, None)
