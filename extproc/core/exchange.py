@@ -36,7 +36,7 @@ from extproc.core.admission.identity import Told
 from extproc.core.decide import Decision
 from extproc.core.duplex import Duplex
 from extproc.core.ending import Ending
-from extproc.core.opening import BODIED, DUPLEX, PARTIAL, UNSEEN, Opening
+from extproc.core.opening import BODIED, DUPLEX, NOTHING, PARTIAL, UNSEEN, Opening
 from extproc.core.owed import Owed
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt, opaque
@@ -240,13 +240,14 @@ class Exchange:
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
         rules = self._steering.rules
-        opening = self.opening = Opening(message, f"kvsteer-{self._key}", selects=rules.test_selection)
+        desk, name, selects = self._steering.desk, f"kvsteer-{self._key}", rules.test_selection
+        wanted = desk.wanted if desk is not None else NOTHING
+        opening = self.opening = Opening(message, name, selects=selects, wanted=wanted)
         mode = message.protocol_config.response_body_mode
         if mode:  # NONE is 0
             self._response = Response(mode, rules.response_body, self._steering.reading)
-        desk = self._steering.desk
         if desk is not None:
-            self._told = desk.read(message)
+            self._told = desk.read(message, opening.kept)
             if (refusal := desk.at_headers(self._told, self._steering.pools[0])) is not None:
                 return self._turn_away(refusal, None, self._steering.pools[0], now)
         if message.request_headers.end_of_stream:
@@ -397,11 +398,11 @@ class Exchange:
                 self._key, prompt, pool, self._told, now, size=size, waiter=self if self.state == BODY else None,
                 plain=outcome == STEERED and not self.opening.coding,
             )  # fmt: skip
-            if answer.waits:
-                return self._hold(Owed(prompt, pool, now, outcome, size), desk.patience)
             if not answer.goes:
+                if answer.waits:
+                    return self._hold(Owed(prompt, pool, now, outcome, size), desk.patience)
                 return self._turn_away(answer, prompt, pool, now)
-            if answer.lesser is not None:
+            if answer.degrade is not None and answer.lesser is not None:
                 pool = steering.named(answer.pool)
                 if prompt is not None:
                     prompt = onward.lesser_prompt(

@@ -1,5 +1,7 @@
 """What the first message of an exchange tells: of the request by its headers, of Envoy by its modes and hints."""
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from extproc.core import headers
@@ -27,6 +29,15 @@ PARTIAL: Final = _Mode.BUFFERED_PARTIAL
 
 #: Headers that routing reads; a set, since a request has many and most are none of these.
 _READ = frozenset({":path", "content-encoding", "x-request-id", headers.SELECTION})
+#: No header wanted.
+NOTHING: Final[frozenset[str]] = frozenset()
+_NONE_KEPT: Final[Mapping[str, str]] = {}
+
+
+@lru_cache(maxsize=8)
+def _with(wanted: frozenset[str]) -> frozenset[str]:
+    """What is read where these are wanted too."""
+    return _READ | wanted
 
 
 class Opening:
@@ -36,6 +47,7 @@ class Opening:
         message: that one.
         name: the request's id where the client gave none that is harmless.
         selects: whether clients may name the endpoints that they want (for conformance tests).
+        wanted: lower-case names of further headers to keep.
 
     Attributes:
         path, coding: `:path` and `content-encoding`, "" for none.
@@ -43,15 +55,24 @@ class Opening:
         owned: names of headers that the gateway owns, of which the client sent copies.
         mode: how the body comes (`ProcessingMode.BodySendMode`).
         only: endpoints that the request is limited to, each of them; empty for no limit.
+        kept: what was wanted and is there, the last where one is given twice.
     """
 
-    __slots__ = ("coding", "mode", "only", "owned", "path", "request_id")
+    __slots__ = ("coding", "kept", "mode", "only", "owned", "path", "request_id")
 
-    def __init__(self, message: pb.ProcessingRequest, name: str, *, selects: bool = False) -> None:
+    def __init__(
+        self,
+        message: pb.ProcessingRequest,
+        name: str,
+        *,
+        selects: bool = False,
+        wanted: frozenset[str] = NOTHING,
+    ) -> None:
         self.path = self.coding = self.request_id = ""
         self.owned: tuple[str, ...] = ()
         self.only: tuple[Subset, ...] = ()
-        selection = self._headers(message.request_headers.headers)
+        self.kept = _NONE_KEPT
+        selection = self._headers(message.request_headers.headers, wanted)
         if not self.request_id:
             self.request_id = name
         # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
@@ -62,22 +83,29 @@ class Opening:
         if selects and selection:
             self.only += (listed(selection),)
 
-    def _headers(self, header_map: pb.HeaderMap) -> str:
+    def _headers(self, header_map: pb.HeaderMap, wanted: frozenset[str]) -> str:
         """Note what is needed of the headers; returns the endpoints that the client names."""
-        selection = ""
+        selection, reads = "", _READ
+        if wanted:
+            kept: dict[str, str] = {}
+            self.kept, reads = kept, _with(wanted)
         for header in header_map.headers:
             name = header.key
-            if name in _READ:
+            if name in reads:
                 value = header.raw_value
                 text = value.decode("utf-8", "replace") if value else header.value
+                if wanted and name in wanted:
+                    kept[name] = text
                 if name == ":path":
                     self.path = text
                 elif name == "content-encoding":
                     self.coding = text
                 elif name == "x-request-id":
                     self.request_id = headers.plain_id(text) or ""
-                else:
+                elif name == headers.SELECTION:
                     selection = text
+                    self.owned += (name,)
+                elif headers.is_owned(name):
                     self.owned += (name,)
             elif headers.is_owned(name):
                 self.owned += (name,)

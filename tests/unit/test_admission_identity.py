@@ -11,8 +11,9 @@ from extproc.core.admission.identity import (
     Source,
     Told,
     digest,
-    read,
 )
+from extproc.core.admission.identity import read as read_found
+from extproc.core.opening import Opening
 from extproc.pb import ext_proc_pb2 as pb
 
 
@@ -21,6 +22,10 @@ def message(**headers: str) -> pb.ProcessingRequest:
     for name, value in headers.items():
         made.request_headers.headers.headers.add(key=name.replace("_", "-"), raw_value=value.encode())
     return made
+
+
+def read(message: pb.ProcessingRequest, source: Source) -> Told:
+    return read_found(message, Opening(message, "1", wanted=source.wanted).kept, source)
 
 
 def with_claim(value: str | float | None) -> pb.ProcessingRequest:
@@ -92,3 +97,12 @@ def test_a_deadline_is_a_number_of_seconds(text: str, seconds: float | None) -> 
 )
 def test_the_declared_length_is_read(text: str, length: int | None) -> None:
     assert read(message(content_length=text), Source()).length == length
+
+
+def test_a_header_that_routing_reads_or_removes_is_found_and_still_removed() -> None:
+    made = message(x_request_id="team-a", x_kvsteer_team="team-b")
+    for header, identity, owned in (("x-request-id", "team-a", 1), ("x-kvsteer-team", "team-b", 1)):
+        source = Source(kind=HEADER, header=header)
+        opening = Opening(made, "1", wanted=source.wanted)
+        assert (read_found(made, opening.kept, source).identity, len(opening.owned)) == (identity, owned)
+        assert opening.request_id == "team-a"

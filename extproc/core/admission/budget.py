@@ -27,6 +27,9 @@ _GUESSED: Final = 4096
 #: Seconds over which spending is averaged.
 _SPAN: Final = 2.0
 
+#: Seconds that count as one moment: what a mean forgets meanwhile, half a percent, is not worth a power of e.
+_SAME: Final = 0.01
+
 # Why there is no room.
 POOL_FULL: Final = "pool_full"
 TENANT_SHARE: Final = "tenant_share"
@@ -59,7 +62,7 @@ class Account:
     """One tenant's side at this gateway, in tokens.
 
     Attributes:
-        used: reserved and not settled.
+        used: reserved and not settled, by so many `flights`.
         hold: most that may be.
         due: what it should be by all gateways' wants; a hold above that shrinks as its requests end.
         allowance: of the tenant's rate; below 0 after answers longer than expected.
@@ -77,6 +80,7 @@ class Account:
         "allowance",
         "borrowed",
         "due",
+        "flights",
         "hold",
         "level",
         "settled",
@@ -88,15 +92,19 @@ class Account:
         self.used = self.hold = self.due = self.allowance = 0.0
         self.admitted = self.settled = self.borrowed = 0.0
         self.level = -1.0
+        self.flights = 0
         self.spent_at = self._at = now
         self._pace = self._missed = 0.0
         self._missed_at = now
 
     def spend(self, tokens: float, now: float) -> None:
         """Reserve, of room and rate."""
-        self._pace = self.pace(now) + tokens / _SPAN
-        self._at = self.spent_at = now
+        if not 0 <= now - self._at < _SAME:
+            self._pace, self._at = self.pace(now), now
+        self._pace += tokens / _SPAN
+        self.spent_at = now
         self.used += tokens
+        self.flights += 1
         self.allowance -= tokens
         self.admitted += tokens
 
@@ -185,7 +193,8 @@ class Budget:
         if reserved is None:
             return None
         account = self.accounts[reserved.tenant.name]
-        account.used -= reserved.tokens
+        account.flights -= 1
+        account.used = account.used - reserved.tokens if account.flights else 0.0  # rounding leaves nothing
         if account.hold > account.due:  # others are due what comes free
             account.hold = max(account.due, account.used)
         if actual is None:
@@ -195,9 +204,6 @@ class Budget:
         used = reserved.tokens if actual is None else actual
         account.settled += used
         account.allowance += reserved.tokens - used
-        if not self._reserved:  # rounding leaves nothing
-            for each in self.accounts.values():
-                each.used = 0.0
         return reserved
 
     def told(self, key: int, actual: float) -> Reserved | None:

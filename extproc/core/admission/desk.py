@@ -53,6 +53,8 @@ class Desk:
         self.tenants = tenants
         self.gates = gates
         self.source = source
+        #: Headers that it needs to know.
+        self.wanted = source.wanted
         self._router = router
         self._where: dict[int, Gate] = {}
 
@@ -60,14 +62,17 @@ class Desk:
         """Requests that go or wait."""
         return len(self._where)
 
-    def read(self, message: pb.ProcessingRequest) -> Told:
-        """Who sends a request, by its headers' message."""
-        return read(message, self.source)
+    def read(self, message: pb.ProcessingRequest, found: Mapping[str, str]) -> Told:
+        """Who sends a request, by its headers' message, and by those of its headers that are `wanted`."""
+        return read(message, found, self.source)
 
     def at_headers(self, told: Told, pool: Pool) -> Answer | None:
         """The refusal of a request whose declared length alone is too much; None for any other."""
-        tenant, gate = self.tenants.of(told.identity), self.gates[pool.name]
-        if not tenant.body or told.length is None or told.length <= tenant.body or gate.dry:
+        tenant = self.tenants.of(told.identity)
+        if not tenant.body or told.length is None or told.length <= tenant.body:
+            return None
+        gate = self.gates[pool.name]
+        if gate.dry:
             return None
         numbers = {"bytes": float(told.length), "bytes_allowed": float(tenant.body)}
         return gate.counted(
@@ -108,17 +113,20 @@ class Desk:
         answer = gate.ask(
             ask, now, lambda lesser, lack: self._elsewhere(gate, ask, prompt, lesser, lack, now)
         )
-        if answer.goes or answer.waits:
-            self._where[key] = self.gates[answer.pool]
-        if answer.waits and waiter is not None:
-            self._waiters[key] = waiter
+        if answer.goes:
+            self._where[key] = gate if answer.pool == pool.name else self.gates[answer.pool]
+        elif answer.waits:
+            self._where[key] = gate
+            if waiter is not None:
+                self._waiters[key] = waiter
         return answer
 
     def settle(self, key: int, actual: float | None) -> None:
         """Exchange `key` is over; `actual` tokens where its usage is known. Idempotent."""
         gate = self._where.pop(key, None)
-        self._waiters.pop(key, None)
-        self._over.pop(key, None)
+        if self._waiters or self._over:
+            self._waiters.pop(key, None)
+            self._over.pop(key, None)
         if gate is not None:
             gate.settle(key, actual)
             if len(gate.queue):
@@ -185,6 +193,6 @@ def tokens_of(prompt: Prompt | None, pool: Pool) -> float:
     if prompt.kind != "generate":
         return max(tokens, 1.0)
     output = pool.output.predict(prompt.model, prompt.dialect, tokens)
-    if prompt.max_output is not None:
-        output = min(output, prompt.max_output)
+    if prompt.max_output is not None and prompt.max_output < output:
+        output = prompt.max_output
     return tokens + output * prompt.n

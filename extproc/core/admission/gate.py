@@ -83,9 +83,12 @@ class Gate:
         self.counts = Counts()
         self.dry = dry
         self.holds = holds
-        #: What is said to nearly everybody, made once.
+        #: What is said to nearly everybody, and as what it counts, made once.
         self._allowed = {
-            each.name: Answer(verdict=ALLOW, reason=ROOM, tenant=each.name, pool=pool, dry=dry)
+            each.name: (
+                Answer(verdict=ALLOW, reason=ROOM, tenant=each.name, pool=pool, dry=dry),
+                (ALLOW, ROOM, each.name),
+            )
             for each in tenants.all
         }
         #: Whether anybody found no room since this was last cleared: what is leased should be renewed at once.
@@ -112,10 +115,10 @@ class Gate:
             now: seconds, monotonic.
             elsewhere: asked to degrade to another pool or model; None where there is no room either.
         """
-        tokens = self.budget.bounded(ask.tokens)
         lack = self.lacks(ask, now)
         if not lack and not self.queue.waits(ask.tenant):
             return self.goes(ask, ALLOW, ROOM, None, now)
+        tokens = self.budget.bounded(ask.tokens)
         self.limited = True
         lack = lack or TENANT_SHARE
         if ask.tokens > ask.tenant.in_flight:
@@ -132,7 +135,9 @@ class Gate:
         """Let a request go and reserve its tokens, whether there is room or not."""
         if verdict == ALLOW:
             self._reserve(ask, now)
-            return self.counted(self._allowed[ask.tenant.name])
+            allowed, label = self._allowed[ask.tenant.name]
+            self.counts.answers[label] = self.counts.answers.get(label, 0) + 1
+            return allowed
         numbers = self._numbers(ask, now)
         self._reserve(ask, now)
         return self.counted(
@@ -152,10 +157,10 @@ class Gate:
 
     def settle(self, key: int, actual: float | None) -> None:
         """A request is over, whether it ran or waited: what it has is free; `actual` tokens where they are known."""
-        if self.queue.remove(key) is not None:
-            return
         reserved = self.budget.settle(key, actual)
-        if reserved is not None and actual is not None:
+        if reserved is None:
+            self.queue.remove(key)
+        elif actual is not None:
             self.queue.corrected(reserved.tenant, actual - reserved.tokens)
 
     def told(self, key: int, actual: float) -> None:

@@ -7,6 +7,7 @@ gateway sets it on every request. No other header is looked at. A key is digeste
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -22,6 +23,7 @@ NONE: Final = "none"
 
 #: Attribute that carries the subject of a client's certificate (Envoy's attribute list).
 SUBJECT: Final = "connection.subject_peer_certificate"
+_LENGTH: Final = "content-length"
 _FILTER: Final = "envoy.filters.http.ext_proc"
 #: Most characters of an identity; a longer one is nobody's.
 _LONGEST: Final = 512
@@ -46,6 +48,11 @@ class Source:
     header: str = ""
     deadline: str = ""
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Headers that `read` looks at."""
+        return frozenset({_LENGTH, self.header, self.deadline} - {""})
+
 
 class Told(NamedTuple):
     """What the headers of a request say. `deadline` in seconds, `length` of the body in bytes; None for unknown."""
@@ -55,14 +62,11 @@ class Told(NamedTuple):
     length: int | None = None
 
 
-def read(message: pb.ProcessingRequest, source: Source) -> Told:
-    """Who sends it, "" for nobody known, and what it says of its size and patience. Never raises."""
-    found, wanted = {}, ("content-length", source.header, source.deadline)
-    for header in message.request_headers.headers.headers:
-        name = header.key
-        if name in wanted:
-            raw = header.raw_value
-            found[name] = raw.decode("utf-8", "replace") if raw else header.value
+def read(message: pb.ProcessingRequest, found: Mapping[str, str], source: Source) -> Told:
+    """Who sends it, "" for nobody known, and what it says of its size and patience. Never raises.
+
+    `found`: of the headers that the source wants, those that are there.
+    """
     identity = ""
     if source.kind == METADATA:
         identity = _in_metadata(message, source)
@@ -72,7 +76,7 @@ def read(message: pb.ProcessingRequest, source: Source) -> Told:
         identity = digest(found.get(source.header, ""))
     elif source.kind == HEADER:
         identity = found.get(source.header, "")
-    length = found.get("content-length", "")
+    length = found.get(_LENGTH, "")
     return Told(
         identity if len(identity) <= _LONGEST else "",
         _seconds(found.get(source.deadline, "")) if source.deadline else None,
