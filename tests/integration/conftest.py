@@ -61,7 +61,7 @@ def patient_stacks() -> Iterator[None]:
     def configured(stack: Stack, number: int) -> dict[str, Any]:
         tree = configure(stack, number)
         if "redis" in tree:
-            tree["redis"] = {"deadline": f"{bar(0.5):g}s", **tree["redis"]}
+            tree["redis"] = {"deadline": f"{bar(0.25):g}s", **tree["redis"]}
         return tree
 
     def patiently(stack: Stack) -> None:

@@ -22,7 +22,7 @@ def stack() -> Iterator[Stack]:
     made = Stack(settings)
     try:
         made.start_redis()
-        settings.gateway["redis"] = {"url": made.redis_url, "heartbeat": "250ms"}
+        settings.gateway["redis"] = {"url": made.redis_url, "heartbeat": "250ms", "deadline": "500ms"}
         made.start_engines()
         made.start_gateways()
         yield made
