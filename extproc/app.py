@@ -29,6 +29,7 @@ from extproc.io.metrics import Metrics
 from extproc.io.operator import OperatorDesk
 from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.page import build as live_page
+from extproc.io.page.orders import Orders
 from extproc.io.records import Records
 from extproc.io.report_desk import ReportDesk
 from extproc.io.roster import FixedRoster, Roster
@@ -133,9 +134,10 @@ class Gateway:
             self.gateway_id, self.steering, self.records, self.metrics,
             sharing=self.sharing, admission=self.admission, removed=self.operator.removed,
             shared=lambda: (self.shared(), self.shared_why()), streams=lambda: self.exchanges.open,
-            takes_orders=False,
+            takes_orders=bool(settings.admin.token_file),
         )  # fmt: skip
-        desks = self.operator, self.reports, self.versions, self._state_page(), self.page
+        self.orders = Orders(settings, (self.operator, self.versions), self._follow)
+        desks = self.reports, self._state_page(), self.page, self.orders
         self.admin = Admin(
             settings.admin.address,
             pools=self.steering.pools,
@@ -221,6 +223,7 @@ class Gateway:
         if self.registry is not None:
             await self.registry.close()
         await self.versions.close()
+        await self.orders.close()
         self.page.close()
         await self.admin.stop()
         _log.info("stopped", open_charges=len(self.steering.ledger))
@@ -298,7 +301,8 @@ class Gateway:
             _log.warning("redis does not answer; starting with the policies of the configuration")
 
     async def _follow(self) -> None:
-        assert self.follower is not None
+        if self.follower is None:
+            return
         errors = self.follower.errors
         await self.follower.poll()
         self.metrics.redis_errors.inc(self.follower.errors - errors)

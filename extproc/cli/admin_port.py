@@ -1,6 +1,7 @@
 """Asking a running gateway through its admin port; shared by the commands that do."""
 
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -8,12 +9,15 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from extproc.cli.terminal import plain
 
+#: Environment variable that names the file of the token by which orders are taken (`admin.token_file`).
+TOKEN_FILE = "KVSTEER_TOKEN_FILE"  # noqa: S105 - a name
 #: Seconds one call may take.
 _DEADLINE = 5.0
 #: Most bytes read of a refusal.
@@ -55,7 +59,9 @@ def call(admin: str, path: str, holds: str, method: str = "GET") -> Any:
     """
     if not admin.startswith(("http://", "https://")):
         fail(f"--admin {admin}: is no URL; write for example http://127.0.0.1:9095", 2)
-    request = urllib.request.Request(admin.rstrip("/") + path, method=method)  # noqa: S310 - http(s) only, above
+    headers = _token() if method == "POST" else {}
+    url = admin.rstrip("/") + path
+    request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310 - http(s) only, above
     try:
         with urllib.request.urlopen(request, timeout=_DEADLINE) as answer:  # noqa: S310
             return _understood(admin, whole(answer, time.monotonic() + _DEADLINE), holds)
@@ -70,6 +76,17 @@ def call(admin: str, path: str, holds: str, method: str = "GET") -> Any:
         cause: Any = getattr(error, "reason", error)
         told = plain(str(getattr(cause, "strerror", None) or cause))
         fail(f"no gateway answers at {admin} ({told}); is it running, and is this its admin port?", 1)
+
+
+def _token() -> dict[str, str]:
+    """The token of orders, from the file that the environment names; exits with 2 when that can't be read."""
+    path = os.environ.get(TOKEN_FILE, "")
+    if not path:
+        return {}
+    try:
+        return {"authorization": f"Bearer {Path(path).read_text().strip()}"}
+    except (OSError, ValueError) as error:
+        fail(f"{TOKEN_FILE}={path}: can't be read ({getattr(error, 'strerror', None) or 'no text'})", 2)
 
 
 def whole(answer: Any, deadline: float, most: int = _LARGEST) -> bytes:

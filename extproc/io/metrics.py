@@ -185,6 +185,17 @@ class Metrics:
         """Exchanges so far by outcome and why, as words of docs/metrics.md."""
         return self._exchanges.values
 
+    def shadow_seen(self, pool: str, policy: str) -> dict[str, float]:
+        """What a pool's shadow policy said so far: decisions by agreement, and seconds by charged cost, summed."""
+        said, seconds = self._shadow.values, self._shadow_seconds.values
+        return {
+            **{agrees: said.get((pool, policy, agrees), 0.0) for agrees in ("yes", "no", "failed")},
+            **{
+                f"{choice}_seconds": seconds.get((pool, policy, choice), 0.0)
+                for choice in ("shadow", "chosen")
+            },
+        }
+
     def forget_replica(self, pool: str, address: str) -> None:
         """Drop the series of a replica that left."""
         for labels in [labels for labels in self._picks.values if labels[:2] == (pool, address)]:

@@ -15,6 +15,13 @@ class AdminSettings(Settings):
     decisions: Whole = Field(
         default=1000, ge=0, le=100_000, description="decision records kept for /decisions"
     )
+    token_file: str = Field(
+        default="",
+        description=(
+            "file of the token that every order on this port must carry (drains, policies, weights), also the live "
+            "page's; empty takes orders of commands without one, and none of the page"
+        ),
+    )
     report_token_file: str = Field(
         default="",
         description="file of the bearer token that reports of engines must carry; empty takes any report",

@@ -15,7 +15,7 @@ from typing import Any, Self
 import aiohttp
 
 #: Seconds that anything may take on a machine with much to do.
-LONGEST = 60.0
+LONGEST = 120.0
 
 
 def chromium() -> str | None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,9 +12,11 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from extproc.cli import admin_port
 from extproc.core.ending import Ending
 from extproc.core.states import OVER
 from extproc.core.usage.record import Usage
+from extproc.errors import ConfigError
 from extproc.io import clock
 from extproc.io.metrics import Metrics
 from extproc.io.page import build as live_page
@@ -22,7 +25,10 @@ from extproc.io.page.choices import Filter, opened, table
 from extproc.io.page.files import POLICY, Files
 from extproc.io.page.fleet import flights_of, rows_of
 from extproc.io.page.history import History
+from extproc.io.page.key import OrderKey
+from extproc.io.page.orders import FilePolicies
 from extproc.io.page.page import Page
+from extproc.io.page.policy_desk import _numbers
 from tests.unit.test_records import World
 
 
@@ -226,3 +232,102 @@ async def test_a_decision_that_is_not_kept_is_a_404_that_says_so() -> None:
                 assert answer.status == status
         async with session.get("/page/decisions", params={"reason": "none such"}) as answer:
             assert await answer.json() == {"count": 1, "decisions": []}
+
+
+# -- orders ------------------------------------------------------------------------------------------------
+
+
+async def ordered(token: str, headers: dict[str, str], tmp_path: Path) -> int:
+    """Status that an order gets."""
+    path = tmp_path / "token"
+    path.write_text(token)
+
+    async def take(_request: web.Request) -> web.Response:
+        return web.Response(text="done")
+
+    app = web.Application()
+    key = OrderKey(str(path) if token else "", clock.monotonic)
+    app.add_routes(key.guard([web.post("/order", take), web.get("/look", take)]))
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    origin = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    given = {name: value.replace("OWN", origin) for name, value in headers.items()}
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{origin}/look") as look:
+                assert look.status == 200  # reading needs no token
+            async with session.post(f"{origin}/order", headers=given) as answer:
+                return answer.status
+    finally:
+        await runner.cleanup()
+
+
+RIGHT = {"authorization": "Bearer secret"}
+
+
+@pytest.mark.parametrize(
+    ("token", "headers", "status"),
+    [
+        ("", {}, 200),  # a command, and no token is set
+        ("", {"origin": "OWN"}, 403),  # a web page needs one
+        ("secret", {}, 401),
+        ("secret", {"authorization": "Bearer other"}, 401),
+        ("secret", {"authorization": "Bearer s\xe9cret"}, 401),
+        ("secret", RIGHT, 200),
+        ("secret", {**RIGHT, "origin": "OWN"}, 200),
+        ("secret", {**RIGHT, "origin": "http://elsewhere.example"}, 403),
+        ("secret", {**RIGHT, "origin": "null"}, 403),
+    ],
+)
+async def test_an_order_needs_the_token_and_comes_from_the_page_itself(
+    token: str, headers: dict[str, str], status: int, tmp_path: Path
+) -> None:
+    assert await ordered(token, headers, tmp_path) == status
+
+
+def test_an_empty_token_file_is_refused_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("")
+    with pytest.raises(ConfigError, match="token_file"):
+        OrderKey(str(path), clock.monotonic)
+
+
+def test_commands_send_the_token_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    monkeypatch.setenv("KVSTEER_TOKEN_FILE", str(path))
+    assert admin_port._token() == {"authorization": "Bearer secret"}
+    monkeypatch.setenv("KVSTEER_TOKEN_FILE", str(tmp_path / "none"))
+    with pytest.raises(SystemExit):
+        admin_port._token()
+    monkeypatch.delenv("KVSTEER_TOKEN_FILE")
+    assert admin_port._token() == {}
+
+
+async def test_without_redis_policies_are_shown_and_not_changed() -> None:
+    app = web.Application()
+    app.add_routes(FilePolicies().routes())
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+            async with session.get("/policies/p/versions") as answer:
+                assert "redis.url is empty" in (await answer.json())["why"]
+            async with session.post("/policies/p/set") as answer:
+                assert answer.status == 409
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("text", ["gain", "gain=x", "=", "a b", "gain=1 " * 33])
+def test_settings_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no setting|more than 32"):
+        _numbers(text)
+
+
+def test_settings_are_read_as_numbers() -> None:
+    assert _numbers(" gain=2  most=10.5 ") == {"gain": 2.0, "most": 10.5}

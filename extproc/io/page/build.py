@@ -51,6 +51,7 @@ def build(
             removed=removed,
             shared=shared,
             streams=streams,
+            shadow_seen=metrics.shadow_seen,
             takes_orders=takes_orders,
         )
     )

@@ -40,6 +40,7 @@ class Sources:
         removed: replicas that a drain's deadline removed.
         shared: how the shared state is ("off", "ok", "degraded") and why.
         streams: exchanges open now.
+        shadow_seen: what a pool's shadow policy said so far (`Metrics.shadow_seen`).
         takes_orders: whether orders with a token are taken from the page.
     """
 
@@ -52,6 +53,7 @@ class Sources:
     removed: Callable[[], list[dict[str, Any]]]
     shared: Callable[[], tuple[str, str]]
     streams: Callable[[], int]
+    shadow_seen: Callable[[str, str], dict[str, float]]
     takes_orders: bool
 
 
@@ -105,7 +107,7 @@ class Page:
             "streams": origin.streams(),
             "pages": len(self.events),
             "orders": origin.takes_orders,
-            "pools": [_pool(pool) for pool in origin.pools],
+            "pools": [_pool(pool, origin.shadow_seen) for pool in origin.pools],
             "replicas": await rows_of(origin.pools, origin.others, clock.monotonic()),
             "removed": origin.removed(),
             "point": points[-1] if points else None,
@@ -128,14 +130,14 @@ class Page:
         return _json(found)
 
 
-def _pool(pool: Pool) -> dict[str, Any]:
+def _pool(pool: Pool, seen: Callable[[str, str], dict[str, float]]) -> dict[str, Any]:
     shadow = pool.shadow
     return {
         "pool": pool.name,
         "models": sorted(pool.models)[:20],
         "policy": pool.policy_name,
         "version": pool.policy_version,
-        "shadow": shadow.name if shadow else None,
+        "shadow": {"name": shadow.name, **seen(pool.name, shadow.name)} if shadow else None,
         "rho": round(pool.rho(pool.replicas, clock.monotonic()), 3),
     }
 

@@ -33,11 +33,11 @@ document.querySelector("[role=tablist]").addEventListener("keydown", (event) => 
 for (const name of NAMES) by(`tab-${name}`).addEventListener("click", () => show(name));
 addEventListener("hashchange", () => { if (NAMES.includes(location.hash.slice(1))) show(location.hash.slice(1)); });
 
-const THEMES = { "": ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+const THEMES = { "": "Auto", light: "Light", dark: "Dark" };
 function paint(theme) {
   if (theme) document.documentElement.dataset.theme = theme; else delete document.documentElement.dataset.theme;
-  setText(by("theme"), THEMES[theme][0]);
-  by("theme").setAttribute("aria-label", `Colours: ${THEMES[theme][1]}`);
+  setText(by("theme"), THEMES[theme]);
+  by("theme").setAttribute("aria-label", `${THEMES[theme]} colours`);
   localStorage.setItem("kvsteer-theme", theme);
 }
 by("theme").addEventListener("click", () => {

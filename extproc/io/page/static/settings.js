@@ -2,14 +2,15 @@
 import { dateTime, el, facts, get, share, number, seconds, table } from "./dom.js";
 import { lock, order, unlock, unlocked } from "./orders.js";
 
-let root, gate, policies, weights, busy = false, orders = false, shown = "";
+let root, gate, policies, shadows, weights, busy = false, orders = false, shown = "";
 
 export function mount(panel, changed) {
   gate = el("div");
   policies = el("div");
+  shadows = el("div");
   weights = el("div");
   root = panel;
-  root.append(gate, policies, weights);
+  root.append(gate, policies, shadows, weights);
   drawGate(changed);
 }
 
@@ -44,6 +45,7 @@ export async function render(news) {
   try {
     const [chosen, models] = await Promise.all([get("/policies"), get("/versions")]);
     const found = await Promise.all(chosen.policies.map((policy) => history(policy)));
+    drawShadows(news.pools);
     const text = JSON.stringify([found, unlocked()]);
     if (text !== shown) {
       shown = text;
@@ -58,7 +60,6 @@ export async function render(news) {
 }
 
 async function history(policy) {
-  if (!orders) return { policy, versions: [], known: {}, why: "Earlier versions: kvsteer policy list." };
   try { return { policy, ...(await get(`/policies/${encodeURIComponent(policy.pool)}/versions`)) }; } catch (error) { return { policy, versions: [], known: {}, why: error.message }; }
 }
 
@@ -71,23 +72,28 @@ function section({ policy, versions, why, known }) {
     ...(policy.refused ? [["Refused", `version ${policy.refused.version}: ${policy.refused.reason}`]] : []),
   ]);
   const parts = [el("h2", { class: "head" }, `Policy of pool ${policy.pool}`), el("div", { class: "card" }, list)];
-  if (shadowOf(policy)) parts.push(shadowOf(policy));
   if (why) parts.push(el("p", { class: "muted" }, why));
   else parts.push(change(policy.pool, known), versionTable(policy, versions));
   return parts;
 }
 
-function shadowOf(policy) {
-  const seen = policy.shadow_seen;
-  if (!policy.shadow || !seen) return null;
-  return el("div", { class: "card" }, el("h3", {}, `What ${policy.shadow.name} would have done`), facts([
-    ["Decisions seen", number(seen.decisions)], ["Chose the same", seen.decisions ? share(seen.agreed / seen.decisions, 1) : "unknown"],
-    ["Failed", number(seen.failed)], ["Cost of what was chosen, mean", seconds(seen.chosen_seconds)], ["Cost of the shadow's choice, mean", seconds(seen.shadow_seconds)],
-  ]));
+function drawShadows(pools) {
+  const seen = pools.filter((pool) => pool.shadow);
+  shadows.replaceChildren(...seen.flatMap((pool) => [el("h2", { class: "head" }, `What the shadow of pool ${pool.pool} would have done`), el("div", { class: "card" }, opinion(pool))]));
+}
+
+function opinion(pool) {
+  const s = pool.shadow, told = s.yes + s.no;
+  return facts([
+    ["Policy, shadow", `${pool.policy}, ${s.name}`], ["Decisions it looked at", number(told + s.failed)],
+    ["Chose the same replica", told ? share(s.yes / told, 1) : "unknown"], ["Failed", number(s.failed)],
+    ["Its choices against ours, by charged cost", s.chosen_seconds ? `${share(s.shadow_seconds / s.chosen_seconds, 1)} of the seconds` : "unknown"],
+    ["Seconds charged, ours and its", told ? `${seconds(s.chosen_seconds)}, ${seconds(s.shadow_seconds)}` : "unknown"],
+  ]);
 }
 
 function change(pool, known) {
-  const name = el("select", { name: "policy" }, ...Object.keys(known).map((value) => el("option", { value }, value)));
+  const name = el("select", { name: "policy" }, ...Object.keys(known).map((value) => el("option", { value, selected: value === "charged_cost" }, value)));
   const settings = el("input", { name: "settings", placeholder: "gain=2 most=10", autocomplete: "off" });
   const why = el("input", { name: "why", required: true, autocomplete: "off", maxlength: "200" });
   const beside = el("select", { name: "as" }, el("option", { value: "policy" }, "the policy"), el("option", { value: "shadow" }, "the shadow"));
@@ -110,7 +116,7 @@ function versionTable(policy, versions) {
   const rows = versions.slice(0, 20).map((version) => [
     String(version.version), inWords(version.policy), inWords(version.shadow), version.who, dateTime(version.when),
     version.restores ? `${version.why} (version ${version.restores} again)` : version.why,
-    version.version === policy.version ? "in use" : el("button", { type: "button", disabled: !unlocked(), "aria-label": `Put version ${version.version} back`, on: { click: () => order(`/policies/${encodeURIComponent(policy.pool)}/rollback?${new URLSearchParams({ to: version.version, why: `back to version ${version.version}, on the page` })}`, `Version ${version.version} is back`) } }, "Put back"),
+    version.version === policy.version ? "in use" : el("button", { type: "button", disabled: !unlocked(), "aria-label": `Put back version ${version.version}`, on: { click: () => order(`/policies/${encodeURIComponent(policy.pool)}/rollback?${new URLSearchParams({ to: version.version, why: `back to version ${version.version}, on the page` })}`, `Version ${version.version} is back`) } }, "Put back"),
   ]);
   return table(`Versions of pool ${policy.pool}`, columns, rows);
 }
