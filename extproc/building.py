@@ -11,6 +11,7 @@ from extproc.core.adapters import Adapters
 from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
 from extproc.core.fleet import Traits
+from extproc.core.handover import Handover, HandoverRules
 from extproc.core.headroom import Weights
 from extproc.core.mirror import Mirror
 from extproc.core.pool import Pool
@@ -118,6 +119,8 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         pool.mirror = Mirror(pool_cluster(settings.mirror.pool), settings.mirror.share)
     if settings.adapters.enabled:
         pool.adapters = Adapters(settings.adapters.rules)
+    if settings.prefill.enabled:
+        pool.handover = _build_handover(settings)
     pool.renames, pool.version = settings.served_as, settings.version
     if settings.shadow.name:
         rng = random.Random()  # noqa: S311 - as above
@@ -127,6 +130,20 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         for replica in settings.replicas:
             pool.join(replica.address, now)
     return pool
+
+
+def _build_handover(settings: PoolSettings) -> Handover:
+    prefill = settings.prefill
+    rules = HandoverRules(
+        least=prefill.least,
+        transfer=prefill.transfer_speed,
+        stall=prefill.stall,
+        header=prefill.header,
+        decode_header=prefill.decode_header,
+        as_url=prefill.form == "url",
+        label=prefill.role_label,
+    )
+    return Handover(rules, settings.roles)
 
 
 def build_reader(settings: GatewaySettings, rules: Rules, registry: CollectorRegistry) -> Reader | None:

@@ -16,7 +16,7 @@ from extproc.core.policies.least_tokens import LeastTokens
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 from extproc.core.shadow import Opinion
-from extproc.core.subset import Subset
+from extproc.core.subset import Addresses
 
 #: The reason of a decision for no replica, as there was none to choose.
 NO_CANDIDATE: Final = "no_candidate"
@@ -43,6 +43,7 @@ class Decision:
         told: whether its first token will be.
         ratio: tokens a byte of the prompt makes, as believed; 0 without one.
         before: of its chains, how many leading hashes its replica was believed to hold before it was bound.
+        prefill: the decision for who computes its prompt, where another replica does (core/handover.py).
         holders: who held a prefix of its only prompt (PrefixIndex.holders), until it is bound; None when unknown.
     """
 
@@ -59,6 +60,7 @@ class Decision:
         "order",
         "output",
         "pool",
+        "prefill",
         "prompt",
         "ratio",
         "reason",
@@ -90,6 +92,7 @@ class Decision:
         self.excluded: Sequence[tuple[Replica, str]] = ()
         self.choice: Choice | None = None
         self.shadow: Opinion | None = None
+        self.prefill: Decision | None = None
 
     @property
     def destination(self) -> str:
@@ -107,7 +110,7 @@ def decide(
     now: float,
     picks: int = 3,
     told: bool = False,
-    only: Sequence[Subset] = (),
+    only: Sequence[Addresses] = (),
 ) -> Decision:
     """Choose a replica for a request and charge it. `prompt` is None when the request has none that can be read.
 
@@ -130,7 +133,7 @@ def weigh(
     key: int,
     now: float,
     picks: int = 3,
-    only: Sequence[Subset] = (),
+    only: Sequence[Addresses] = (),
 ) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
     decision = Decision(key, pool, prompt, now)
@@ -169,13 +172,16 @@ def weigh(
     return decision
 
 
-def bind(decision: Decision, replica: Replica, ledger: Ledger) -> None:
-    """Charge a decision: it counts at once, in the books, in the pool's rho, and in the index as on its way."""
+def bind(decision: Decision, replica: Replica, ledger: Ledger, *, learns: bool = True) -> None:
+    """Charge a decision: it counts at once, in the books, in the pool's rho, and in the index as on its way.
+
+    `learns`: how it ends tells what was in the replica's cache.
+    """
     pool, now = decision.pool, decision.at
     tokens = int(decision.tokens + decision.output)
     ledger.charge(decision.key, replica, decision.work, tokens, now, told=decision.told)
     pool.busy.add(decision.work / replica.prefill_speed, now)
-    if pool.feedback is not None:  # before the index says that the prompt is held
+    if learns and pool.feedback is not None:  # before the index says that the prompt is held
         pool.feedback.bound(decision, replica)
     decision.holders = None
     if decision.prompt is not None:
@@ -193,7 +199,9 @@ def moved(decision: Decision, replica: Replica, ledger: Ledger, now: float) -> N
     """
     if not ledger.is_on(decision.key, replica):
         cached = dict(zip(map(id, decision.candidates), decision.columns, strict=False)).get(id(replica), 0.0)
-        work = prefill_work(cached, decision.tokens, decision.pool.traits.prefill_doubling)
+        work = 0.0
+        if decision.prefill is None:  # else it is computed elsewhere
+            work = prefill_work(cached, decision.tokens, decision.pool.traits.prefill_doubling)
         ledger.move(decision.key, replica, work, now, told=decision.told)
 
 

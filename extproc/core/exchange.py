@@ -213,6 +213,8 @@ class Exchange:
         if (self.ending is None or not self.ending.reached) and ledger.left(self._key, now) > 0:
             self.ending = self.ending or Ending()
             self.ending.uncomputed = True
+        if self.decision is not None and self.decision.prefill is not None:
+            self._steering.prompt_done(self._key, now)
         ledger.release(self._key, now, answered=self.ending is not None and self.ending.answered)
         if self._steering.desk is not None:
             self._steering.desk.settle(self._key, wire.used(self.decision, self.ending))
@@ -441,6 +443,8 @@ class Exchange:
             steering.watched[self._key] = self
         owned, to, name = self.opening.owned, decision.destination, self.request_id
         data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
+        if decision.prefill is not None and pool.handover is not None:
+            data += pool.handover.told(decision, at_headers=at_headers)
         if pool.mirror is not None:
             data += pool.mirror.told(steering.rng.random(), at_headers=at_headers)
         return Reply(data)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from extproc.core.adapters import Adapters
 from extproc.core.candidates import WHOLE, Ring
@@ -19,6 +19,9 @@ from extproc.core.ratios import Ratios
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
 from extproc.core.slow import judge
+
+if TYPE_CHECKING:
+    from extproc.core.handover import Handover
 
 #: Seconds over which the pool's prompt work is averaged for rho: the last minute, as the tuning was done.
 _BUSY_SPAN = 60.0
@@ -115,6 +118,8 @@ class Pool:
         self.version = ""
         #: Which requests Envoy sends to another pool too; None for none.
         self.mirror: Mirror | None = None
+        #: Who computes prompts for others; None where each replica computes its own.
+        self.handover: Handover | None = None
         self.traits = traits or Traits()
         self.policy_name = policy
         self.policy_settings = dict(policy_settings or {})

@@ -159,8 +159,13 @@ def with_length(size: int, *, decoded: bool = False) -> bytes:
 
 def mirrored(cluster: str, *, at_headers: bool) -> bytes:
     """To append to `steer`'s answer to headers or a body: Envoy sends the request to this cluster too."""
-    told = _field(b"\x0a", _field(b"\x12", _set_header(MIRROR, cluster)))
-    return _field(b"\x0a" if at_headers else b"\x1a", told)
+    return told([(MIRROR, cluster)], at_headers=at_headers)
+
+
+def told(headers: Iterable[tuple[str, str]], *, at_headers: bool) -> bytes:
+    """To append to `steer`'s answer to headers or a body: the replica is told these too."""
+    mutation = b"".join([_set_header(name, value) for name, value in headers])
+    return _field(b"\x0a" if at_headers else b"\x1a", _field(b"\x0a", _field(b"\x12", mutation)))
 
 
 def tell_served(address: str) -> bytes:

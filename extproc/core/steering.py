@@ -11,12 +11,13 @@ from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.canary import Watch
 from extproc.core.catalog import Catalog
-from extproc.core.decide import NO_CANDIDATE, Decision, decide, moved, weigh
+from extproc.core.decide import NO_CANDIDATE, Decision, bind, decide, moved, weigh
 from extproc.core.dialects import Limits
 from extproc.core.duplex import Shelf
 from extproc.core.ending import Ending
 from extproc.core.feedback import unlearned
 from extproc.core.fleet import Replica
+from extproc.core.handover import Handover
 from extproc.core.holding import Holding
 from extproc.core.ledger import Ledger
 from extproc.core.outcome import Ended
@@ -140,12 +141,42 @@ class Steering:
         `told`: the exchange's first token will be.
         """
         picks = 1 + self.rules.fallbacks
+        if pool.handover is not None:
+            return self._handed_over(pool.handover, pool, prompt, key, now, told, only)
         return decide(
             pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks, told=told, only=only
         )
 
+    def _handed_over(
+        self,
+        handover: Handover,
+        pool: Pool,
+        prompt: Prompt | None,
+        key: int,
+        now: float,
+        told: bool,
+        only: Sequence[Subset],
+    ) -> Decision:
+        """The same where prompts may be computed on one replica and answered by another."""
+        picks = 1 + self.rules.fallbacks
+        decision = handover.weigh(pool, prompt, self.rng, key=key, now=now, picks=picks, only=only)
+        decision.told = told
+        if decision.prefill is not None:
+            handover.bind(decision, self.ledger, self.new_key())
+        elif decision.replica is not None:
+            bind(decision, decision.replica, self.ledger)
+        return decision
+
+    def prompt_done(self, key: int, now: float) -> None:
+        """The prompt of an exchange is computed, wherever it was."""
+        for pool in self.pools:
+            if pool.handover is not None and pool.handover.legs:
+                pool.handover.done(key, self.ledger, now)
+
     def served(self, decision: Decision | None, address: str, now: float) -> None:
         """Envoy tells that `address` answers an exchange, "" for unknown: it is charged there if it was not."""
+        if decision is not None and decision.prefill is not None:
+            self.prompt_done(decision.key, now)
         if decision is None or decision.replica is None or address in ("", decision.replica.address):
             return
         replica = decision.pool.get(address)
@@ -159,8 +190,11 @@ class Steering:
         real one, so that the answer is the real one's too; a conversation that is new to it is remembered.
         """
         own, pool.policy = pool.policy, copy(pool.policy)
+        picks = 1 + self.rules.fallbacks
         try:
-            return weigh(pool, prompt, rng, key=0, now=now, picks=1 + self.rules.fallbacks)
+            if pool.handover is not None:
+                return pool.handover.consider(pool, prompt, rng, now=now, picks=picks)
+            return weigh(pool, prompt, rng, key=0, now=now, picks=picks)
         finally:
             pool.policy = own
 
@@ -187,6 +221,7 @@ class Steering:
         if watched is None:
             return
         watched.first_token(now)
+        self.prompt_done(key, now)
         self.ledger.prompt_done(key, now, seen)
         self.holding.stir()
         for pool in self.pools:
@@ -195,6 +230,8 @@ class Steering:
 
     def learn(self, decision: Decision, ending: Ending | None, now: float) -> None:
         """Learn from how an exchange ended, as far as that is known. Call it once for each decision."""
+        if decision.prefill is not None:
+            self.prompt_done(decision.key, now)
         if decision.pool.feedback is not None:
             decision.pool.feedback.ended(decision, ending, now)
         else:

@@ -7,12 +7,19 @@ import ipaddress
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
+from typing import Protocol
 
 from google.protobuf.struct_pb2 import Value
 
 from extproc.addresses import parse_address
 from extproc.core.headers import SUBSET, SUBSET_NAMESPACE
 from extproc.pb import ext_proc_pb2 as pb
+
+
+class Addresses(Protocol):
+    """Some endpoints, asked by `ip:port` in canonical form."""
+
+    def __contains__(self, address: str, /) -> bool: ...
 
 
 class Subset:

@@ -65,7 +65,6 @@ def ext_proc(settings: GatewaySettings) -> Tree:
     """
     envoy, source, tests = settings.envoy, settings.feedback.source, settings.requests.test_selection
     forwarded = [*_FORWARDED, *(_FOR_BODIES if source == "body" else ()), *([_FOR_TESTS] if tests else [])]
-    mutable = "|".join([*_MUTABLE, *([_MUTABLE_FOR_TESTS] if tests else [])])
     config = typed(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service=_grpc_service(),
@@ -73,7 +72,7 @@ def ext_proc(settings: GatewaySettings) -> Tree:
         message_timeout=seconds(envoy.message_timeout),
         processing_mode=_processing_mode(source, envoy.request_body_mode),
         forward_rules={"allowed_headers": {"patterns": forwarded}},
-        mutation_rules={"disallow_all": True, "allow_expression": {"regex": mutable}},
+        mutation_rules={"disallow_all": True, "allow_expression": {"regex": _mutable(settings)}},
         metadata_options=_metadata(source),
     )
     if envoy.steering == "original_dst":
@@ -87,6 +86,24 @@ def ext_proc(settings: GatewaySettings) -> Tree:
     if source in _TELLING:
         config["response_attributes"] = list(_ATTRIBUTES)
     return _named("ext_proc", config)
+
+
+def _mutable(settings: GatewaySettings) -> str:
+    """What the gateway may set, in as few steps as Envoy takes: each further name costs exactness elsewhere."""
+    tests, names = settings.requests.test_selection, _handed_over(settings)
+    if not names:
+        return "|".join([*_MUTABLE, *([_MUTABLE_FOR_TESTS] if tests else [])])
+    if tests or len(names) > 1:
+        return "x-.*|content-.*|retry-after"
+    owned, should_retry, _, retry_after = _MUTABLE
+    return "|".join([owned, should_retry, "content-.*", retry_after, *names])
+
+
+def _handed_over(settings: GatewaySettings) -> list[str]:
+    """Headers that tell engines where a prompt is computed, where pools have that done."""
+    used = [pool.prefill for pool in settings.pools if pool.prefill.enabled]
+    names = {name for prefill in used for name in (prefill.header, prefill.decode_header)}
+    return sorted(name for name in names if name and not name.startswith(OWNED_PREFIXES))
 
 
 def _metadata(source: str) -> Tree:

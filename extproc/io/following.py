@@ -91,6 +91,8 @@ class PoolFollower:
             if replica and replica.life.cause == _CAUSE:
                 replica.undrain(_CAUSE, now)
         members = self.discovery.membership.endpoints
+        if pool.handover is not None:
+            pool.handover.found((address, endpoint.labels) for address, endpoint in members.items())
         self._on_members({address: endpoint.metrics for address, endpoint in members.items()})
         self._changed.set()
 

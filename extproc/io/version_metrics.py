@@ -1,4 +1,7 @@
-"""Versions of models and mirrors as Prometheus metrics, read when scraped; labels come from the configuration."""
+"""Versions of models, mirrors and prompts computed apart as Prometheus metrics, read when scraped.
+
+Labels come from the configuration and closed sets.
+"""
 
 from collections.abc import Iterable
 
@@ -39,7 +42,19 @@ class VersionMetrics(Collector):
                 ended.add_metric([model or "*", version], tally.requests if tally else 0)
                 failed.add_metric([model or "*", version], tally.errors if tally else 0)
             back.add_metric([model or "*"], self._desk.step_backs.get(model, 0))
-        yield from (share, ended, failed, back, self._mirrored())
+        yield from (share, ended, failed, back, self._mirrored(), self._handed_over())
+
+    def _handed_over(self) -> Metric:
+        family = CounterMetricFamily(
+            "kvsteer_prefill",
+            "Requests by where their prompts are computed, and why.",
+            labels=["pool", "how"],
+        )
+        for pool in self._steering.pools:
+            if pool.handover is not None:
+                for how, count in pool.handover.counts.items():
+                    family.add_metric([pool.name, how], count)
+        return family
 
     def _mirrored(self) -> Metric:
         family = CounterMetricFamily(

@@ -14,6 +14,7 @@ from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
 from extproc.settings.late import LateBinding, LateBindingSettings
 from extproc.settings.matching import MirrorSettings, ShapeSettings
+from extproc.settings.prefill import PrefillSettings, check_roles
 
 
 class ReplicaSettings(Settings):
@@ -28,6 +29,10 @@ class ReplicaSettings(Settings):
     )
     cost: Number = Field(
         default=1.0, ge=0.1, le=10, description="what a second of it costs, against 1 for the others"
+    )
+    role: Literal["both", "prefill", "decode"] = Field(
+        default="both",
+        description="with `prefill.enabled`: whether it computes prompts for others, answers, or both",
     )
 
     @field_validator("address")
@@ -270,6 +275,7 @@ class PoolSettings(Settings):
     timeouts: TimeoutSettings = Field(default_factory=TimeoutSettings)
     mirror: MirrorSettings = Field(default_factory=MirrorSettings)
     adapters: AdapterSettings = Field(default_factory=AdapterSettings)
+    prefill: PrefillSettings = Field(default_factory=PrefillSettings)
 
     @property
     def reader(self) -> str | Generic:
@@ -293,6 +299,11 @@ class PoolSettings(Settings):
     def costs(self) -> dict[str, float]:
         """Address -> cost of the replicas that cost something else than 1."""
         return {replica.address: replica.cost for replica in self.replicas if replica.cost != 1}
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Address -> role of the listed replicas."""
+        return {replica.address: replica.role for replica in self.replicas}
 
     @field_validator("names")
     @classmethod
@@ -333,6 +344,12 @@ class PoolSettings(Settings):
     def _adapters_are_weighed(self) -> Self:
         if self.adapters.enabled:
             check_policy_weighs(self.policy.name, self.late_binding.enabled)
+        return self
+
+    @model_validator(mode="after")
+    def _roles_fit(self) -> Self:
+        found = self.discovery.any
+        check_roles(self.prefill, self.roles.values(), found=found, late=self.late_binding.enabled)
         return self
 
     @model_validator(mode="after")

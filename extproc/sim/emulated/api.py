@@ -17,6 +17,7 @@ from extproc.sim.emulated.bodies import read_json
 from extproc.sim.emulated.faults import BadControl, Control, Scope
 from extproc.sim.emulated.jobs import Job, Reader
 from extproc.sim.emulated.life import Life
+from extproc.sim.emulated.prefill import Prefill
 from extproc.sim.emulated.problems import Problem
 from extproc.sim.emulated.scheduler import Sequence
 from extproc.sim.emulated.sinks import Collector, EventWriter, reset
@@ -41,6 +42,7 @@ class Api:
         self._engine = engine
         self._settings = engine.settings
         self._reader = Reader(engine.settings)
+        self._prefill = Prefill(engine.settings)
         self._numbers = itertools.count(1)
         get, post, compute = ("GET", "HEAD"), ("POST",), ("POST",)
         self._routes = {
@@ -67,6 +69,10 @@ class Api:
     def restarted(self) -> None:
         """The engine started anew: adapters loaded at run time are gone."""
         self._reader = Reader(self._settings)
+
+    async def close(self) -> None:
+        """Ask other replicas nothing any more."""
+        await self._prefill.close()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Any request of any connection."""
@@ -118,7 +124,11 @@ class Api:
         life = self._engine.life
         body, headers = await self._receive(request)
         job = read(body)
+        received = await self._prefill.elsewhere(request, body, job, life.books)
         sequences = self._sequences(life, job, self._settings.tokens_per_chunk if job.stream else 0)
+        if received:
+            for seq in sequences:
+                seq.received = seq.stream.prompt_tokens
         answer = Answer(job, chat, self._request_id(request), int(time.time()), self._settings)
         if job.stream:
             return await self._stream(request, life, answer, sequences, headers, chat)

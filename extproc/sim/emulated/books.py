@@ -71,7 +71,18 @@ class Books:
     queue_rejections: int = 0
     requests: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(
-            ("received", "completed", "cancelled", "refused", "failed", "hung", "reset"), 0
+            (
+                "received",
+                "completed",
+                "cancelled",
+                "refused",
+                "failed",
+                "hung",
+                "reset",
+                "prefilled",
+                "prefill_failed",
+            ),
+            0,
         )
     )
     chunks: int = 0  # SSE chunks sent

@@ -31,7 +31,7 @@ class Sequence:
 
     __slots__ = (
         "adapter", "arrived", "cached", "computed", "first_at", "first_step", "gone", "lease",
-        "output", "owner", "planned", "reason", "reported", "started", "stream", "stride",
+        "output", "owner", "planned", "reason", "received", "reported", "started", "stream", "stride",
     )  # fmt: skip
 
     def __init__(
@@ -45,7 +45,8 @@ class Sequence:
         self.adapter = adapter
         self.owner: Any = None  # whoever wants its events
         self.arrived = self.started = self.first_at = 0.0
-        self.cached = 0  # prompt tokens that were hit
+        self.received = 0  # prompt tokens whose keys and values another replica computed and sent
+        self.cached = 0  # prompt tokens that were hit, or received
         self.computed = 0  # prompt tokens in the cache, hit or computed in a finished step
         self.planned = 0  # the same with the step in hand
         self.first_step = 0  # number of the step that gave the first token
@@ -221,7 +222,17 @@ class Scheduler:
         seq.cached = seq.computed = seq.planned = hits * size
         self._books.queried_tokens += stream.prompt_tokens
         self._books.hit_tokens += seq.cached
+        if seq.received > seq.cached:
+            self._take_in(seq)
         return True
+
+    def _take_in(self, seq: Sequence) -> None:
+        """Fill blocks with what another replica sent: all but the last token, which gives the first of the answer."""
+        size, lease = self._settings.block_size, seq.lease
+        assert lease is not None
+        seq.cached = seq.computed = seq.planned = min(seq.received, seq.stream.prompt_tokens - 1)
+        self.pool.grow(lease, -(-seq.planned // size))
+        self.pool.name(lease, seq.stream.hashes[len(lease.names) : seq.planned // size])
 
     def _take(self, seq: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
         """Plan the next chunk of a prompt; its tokens. Its blocks get their names here."""

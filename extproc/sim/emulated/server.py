@@ -119,6 +119,7 @@ class EmulatedEngine:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._life.idle.wait(), self.settings.stop_timeout)
         await self._http.shutdown(_LAST_WORDS)
+        await self._api.close()
         self._life.close()
 
     async def __aenter__(self) -> Self:

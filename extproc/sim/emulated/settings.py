@@ -58,6 +58,11 @@ class EngineSettings:
         default=True, metadata=_about("blocks filled by generated text can be hit by a later prompt")
     )
 
+    transfer_speed: float = field(
+        default=200_000.0,
+        metadata=_about("prompt tokens a second that come over from the replica that computed them", 1),
+    )
+
     bytes_per_token: float = field(
         default=4.0, metadata=_about("UTF-8 bytes of the rendered prompt that make a token", 1, 1000)
     )
