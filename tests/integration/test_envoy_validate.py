@@ -91,6 +91,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "envoy": {"steering": "original_dst", "reachable": ["10.0.0.0/8:8000", "[fd00::/8]:8000"]},
     },
     "conformance tests": {"requests": {"test_selection": True}},
+    "prompts apart": {"pools": [{**POOL, "prefill": {"enabled": True}}]},
+    "prompts apart, told both, in tests": {
+        "pools": [
+            {**POOL, "prefill": {"enabled": True, "decode_header": "x-data-parallel-host-port"}},
+            {**POOL, "name": "other", "models": ["m"], "prefill": {"enabled": True, "header": "x-kvsteer-p"}},
+        ],
+        "requests": {"test_selection": True},
+    },
     "a gateway id": {"gateway_id": "gw-1"},
     "1000 replicas": {"pools": [{"replicas": [f"10.1.{i // 250}.{i % 250}:8000" for i in range(1000)]}]},
 }

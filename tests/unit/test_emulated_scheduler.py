@@ -55,6 +55,28 @@ def test_a_lone_cold_prompt_takes_its_prefill_and_one_step():
     assert bench.events(1.0) == [("a", 1, 50.0, True)]
 
 
+def test_a_prompt_that_another_replica_computed_costs_its_last_token():
+    """39 of 40 tokens came over: 1 ms for the last and one step. Nine full blocks of 4 can be hit by the next one."""
+    bench = Bench()
+    seq = bench.submit("a", 40, 1, at=0.0)
+    seq.received = 40
+    assert bench.events(1.0) == [("a", 1, 11.0, True)]
+    assert (seq.cached, bench.books.hit_tokens, bench.books.computed_tokens) == (39, 0, 1)
+    later = bench.submit("a", 40, 1, at=1.0)
+    assert bench.events(2.0) == [("a", 1, 1014.0, True)]
+    assert later.cached == 36
+
+
+def test_more_that_was_hit_here_counts_instead_of_less_that_came_over():
+    bench = Bench()
+    bench.submit("a", 40, 1, at=0.0)
+    bench.events(1.0)
+    seq = bench.submit("a", 40, 1, at=1.0)
+    seq.received = 20
+    bench.events(2.0)
+    assert seq.cached == 36
+
+
 def test_chunks_of_a_lone_prompt_cost_nothing_extra():
     bench = Bench(step_budget=16)
     bench.submit("a", 40, 1, at=0.0)  # 16 + 16 + 8 tokens: 16 ms, 16 ms, 8 ms and the step
