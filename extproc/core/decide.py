@@ -206,7 +206,7 @@ def moved(decision: Decision, replica: Replica, ledger: Ledger, now: float) -> N
 
 
 def _among(
-    pool: Pool, held: dict[int, float], only: Sequence[Subset], adapter: str, rng: Rng, now: float
+    pool: Pool, held: dict[int, float], only: Sequence[Addresses], adapter: str, rng: Rng, now: float
 ) -> Found:
     """Replicas that may be chosen, of those in each of `only` that may serve an adapter ("" for none)."""
     among: Sequence[Replica] = pool.replicas
