@@ -137,7 +137,8 @@ class Gateway:
             takes_orders=bool(settings.admin.token_file),
         )  # fmt: skip
         self.orders = Orders(settings, (self.operator, self.versions), self._follow)
-        desks = self.reports, self._state_page(), self.page, self.orders
+        scale_in = ScaleInPage(self.steering.pools)
+        desks = self.reports, self._state_page(), self.page, self.orders, scale_in
         self.admin = Admin(
             settings.admin.address,
             pools=self.steering.pools,

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from extproc.cli.admin_port import admin_option, call, fail, json_option, replica_path
+from extproc.cli.pick import show
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: Seconds that a drain is watched at least where other gateways must hear of it: five times what they take.
@@ -22,16 +23,33 @@ _LOOK = 0.25
 
 
 @click.command()
-@click.argument("replica")
+@click.argument("replica", required=False)
 @click.option(
     "--deadline",
     metavar="TIME",
     help="After this the replica is dropped, e.g. 90s, 10m, 1h. Without one it may take its time.",
 )
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Watch until nothing is in flight.")
+@click.option(
+    "--pick",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Only name the N replicas that would be missed least, and why; nothing is drained.",
+)
+@click.option(
+    "--pool", default="", metavar="NAME", help="With --pick: of which pool, where there are several."
+)
 @admin_option
 @json_option
-def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json: bool) -> None:
+def command(
+    replica: str | None,
+    deadline: str | None,
+    wait: bool,
+    pick: int | None,
+    pool: str,
+    admin: str,
+    as_json: bool,
+) -> None:
     """Send REPLICA (ip:port) nothing new, and watch its requests and tokens fall to 0.
 
     Streams that run there go on to their end. The order is kept in Redis, where there is one, and then holds for
@@ -43,7 +61,14 @@ def command(replica: str, deadline: str | None, wait: bool, admin: str, as_json:
 
     \b
     kvsteer drain 10.0.0.2:8000 --deadline 10m
+    kvsteer drain --pick 2
     """
+    if (replica is None) == (pick is None):
+        fail("drain wants either a replica (ip:port) or --pick N", 2)
+    if pick is not None:
+        show(pick, pool, admin, as_json)
+        return
+    assert replica is not None
     query = "" if deadline is None else f"?deadline={seconds(deadline)}"
     order = call(admin, replica_path(replica, "drain") + query, "replica", "POST")
     address = order["replica"]  # in its canonical form

@@ -132,6 +132,11 @@ class PrefixIndex:
             found.append((depth, members.get(alive) or self._slots_in(alive)))
         return found
 
+    def who(self, key: int) -> tuple[int, ...]:
+        """Slots that hold a hash."""
+        packed = self._held.get(key)
+        return () if packed is None else self._slots_in(self._masks.get(packed) or self._mask(packed))
+
     def _mask(self, packed: int) -> int:
         """One bit (the lowest of its four) for every slot that holds the hash."""
         folded = packed | packed >> 2

@@ -1,0 +1,29 @@
+"""kvsteer drain --pick: which replicas would be missed least."""
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from extproc.cli.admin_port import call
+from extproc.cli.terminal import plain
+
+
+def show(count: int, pool: str, admin: str, as_json: bool) -> None:
+    """Name `count` replicas of a pool ("" for the only one) and why. Changes nothing; exits as `call` does."""
+    query = {"count": count} | ({"pool": pool} if pool else {})
+    answer = call(admin, f"/scale-in?{urlencode(query)}", "picked")
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    for row in answer["picked"]:
+        click.echo(line(row))
+    short = count - len(answer["picked"])
+    if short:
+        click.echo(f"{short} more were asked for, but one that serves has to stay", err=True)
+
+
+def line(row: dict[str, Any]) -> str:
+    """One replica, what losing it costs, and why."""
+    return f"{plain(str(row['replica']))}: {row['seconds']:.2f} s of prompt work; {plain(str(row['why']))}"
