@@ -33,6 +33,7 @@ from extproc.io.page.orders import Orders
 from extproc.io.records import Records
 from extproc.io.report_desk import ReportDesk
 from extproc.io.roster import FixedRoster, Roster
+from extproc.io.scale_in_page import ScaleInPage
 from extproc.io.snapshot import take
 from extproc.io.state_page import StatePage
 from extproc.io.tasks import Supervisor

@@ -32,7 +32,7 @@ _LOOK = 0.25
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Watch until nothing is in flight.")
 @click.option(
     "--pick",
-    type=click.IntRange(1, 1000),
+    type=click.IntRange(1, 50),
     metavar="N",
     help="Only name the N replicas that would be missed least, and why; nothing is drained.",
 )

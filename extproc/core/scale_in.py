@@ -13,7 +13,7 @@ alone held with the second counts for the second: of two replicas with the same 
 The half-life is an assumption, not measured: prefixes of conversations come back within minutes or not at all.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,9 +24,9 @@ from extproc.core.prompt import TOKENS_PER_BYTE
 
 #: Seconds after which an unused prefix is half as likely to be asked for again.
 HALF: Final = 300.0
-#: Prefix hashes that are looked at, over all replicas of a pool, and of one at least: some 50 ms of work.
-_LOOKED: Final = 65_536
-_LEAST: Final = 256
+#: Prefix hashes that are looked at, over all replicas of a pool, and of one at least: some 5 ms for each that is picked.
+_LOOKED: Final = 16_384
+_LEAST: Final = 16
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -91,9 +91,9 @@ def _sample(pool: Pool, replica: Replica, most: int, now: float) -> _Sample:
 def _loss(pool: Pool, replica: Replica, sample: _Sample, serving: Collection[int], now: float) -> Loss:
     books, speed = replica.books, replica.prefill_speed
     excluded = replica.excluded(now)
-    others = [slot for slot in serving if slot != replica.slot]
+    others = frozenset(serving) - {replica.slot}
     whole = sum(weight for _, weight, _ in sample)
-    lone = [(weight, again) for who, weight, again in sample if not any(slot in who for slot in others)]
+    lone = [(weight, again) for who, weight, again in sample if others.isdisjoint(who)]
     alone = sum(weight for weight, _ in lone) / whole if whole else 0.0
     again = sum(weight * again for weight, again in lone) / whole if whole else 0.0
     held = pool.index.size(replica.slot) * TOKENS_PER_BYTE
@@ -108,11 +108,11 @@ def _loss(pool: Pool, replica: Replica, sample: _Sample, serving: Collection[int
     )  # fmt: skip
 
 
-def _adapters(pool: Pool, replica: Replica, others: Sequence[int]) -> float:
+def _adapters(pool: Pool, replica: Replica, others: frozenset[int]) -> float:
     if pool.adapters is None:
         return 0.0
     held = pool.adapters.held(replica)
-    lone = [name for name in held if not any(slot in pool.adapters.holders(name) for slot in others)]
+    lone = [name for name in held if others.isdisjoint(pool.adapters.holders(name))]
     return pool.adapters.load * len(lone)
 
 
@@ -121,4 +121,5 @@ def _why(excluded: str | None, alone: float, held: float, requests: int) -> str:
         return f"it may not be chosen ({excluded}), so its cache serves nobody; {requests} requests in flight"
     if not held:
         return f"its cache is not known to hold anything; {requests} requests in flight"
-    return f"{alone:.0%} of the {held:,.0f} tokens it holds, as believed, are on no other; {requests} requests in flight"
+    tokens = f"{alone:.0%} of the {held:,.0f} tokens it is believed to hold"
+    return f"{tokens} are on no other; {requests} requests in flight"

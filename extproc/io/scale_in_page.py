@@ -9,8 +9,8 @@ from extproc.core.pool import Pool
 from extproc.core.scale_in import Loss, pick
 from extproc.io import clock
 
-#: Most replicas that may be asked for.
-_MOST = 1000
+#: Most replicas that may be asked for: each takes a look at all, while the event loop does nothing else.
+_MOST = 50
 
 
 class ScaleInPage:
