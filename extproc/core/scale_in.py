@@ -24,7 +24,7 @@ from extproc.core.prompt import TOKENS_PER_BYTE
 
 #: Seconds after which an unused prefix is half as likely to be asked for again.
 HALF: Final = 300.0
-#: Prefix hashes that are looked at, over all replicas of a pool, and of one at least: some 5 ms for each that is picked.
+#: Prefix hashes that are looked at, over all replicas of a pool, and of one at least: 5 ms for each that is picked.
 _LOOKED: Final = 16_384
 _LEAST: Final = 16
 
