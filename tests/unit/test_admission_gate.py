@@ -319,4 +319,6 @@ def test_a_degraded_request_reserves_what_it_takes_in_the_other_pool() -> None:
         spare.ratios.observe("small", "", size, size / 10)
     answer = it.ask(2, prompt(), pool, Told("a"), 0.0)
     assert answer.verdict == DEGRADE
-    assert it.gates["spare"].budget.used == answer.numbers["tokens"] < 1100
+    assert it.gates["spare"].budget.used == answer.numbers["tokens_there"] < answer.numbers["tokens"] == 1100
+    # And why there was no room in its own: 1,900 of 2,000 are taken.
+    assert (answer.numbers["pool_used_here"], answer.numbers["pool_total"]) == (1900, 2000)

@@ -74,7 +74,7 @@ class Answer:
         degrade: what it gets instead, with that verdict.
         numbers: which explain the answer: tokens asked, used, leased, left of the rate, waiting, total.
         dry: the answer was only counted; the request went on.
-        waited: seconds that it waited until it went; None where it did not wait, or still does.
+        waited: seconds that it waited until it went or was refused; None where it did not wait, or still does.
     """
 
     verdict: str

@@ -141,7 +141,7 @@ class Desk:
     def final(self, key: int, answer: Answer, waited: float) -> Answer:
         """What came of an exchange that was let go after `waited` seconds; `answer` was that it waits."""
         over = self._over.pop(key, None)
-        return over or (replace(answer, waited=waited) if answer.waits else answer)
+        return replace(over or answer, waited=waited) if over or answer.waits else answer
 
     def pump(self, now: float) -> None:
         """Let those go whose turn it is, and refuse those that waited as long as they may."""
@@ -182,7 +182,8 @@ class Desk:
             return None
         if own.dry:  # it stays where it is
             return own.goes(ask, DEGRADE, lack, lesser, now)
-        return gate.goes(there, DEGRADE, lack, lesser, now)
+        numbers = {**own.numbers(ask, now), "tokens_there": there.tokens}
+        return gate.goes(there, DEGRADE, lack, lesser, now, numbers)
 
 
 def tokens_of(prompt: Prompt | None, pool: Pool) -> float:

@@ -131,14 +131,25 @@ class Gate:
                 return answer
         return self._wait(ask, tokens, lack, now)
 
-    def goes(self, ask: Ask, verdict: str, reason: str, lesser: Degrade | None, now: float) -> Answer:
-        """Let a request go and reserve its tokens, whether there is room or not."""
+    def goes(
+        self,
+        ask: Ask,
+        verdict: str,
+        reason: str,
+        lesser: Degrade | None,
+        now: float,
+        numbers: Mapping[str, float] | None = None,
+    ) -> Answer:
+        """Let a request go and reserve its tokens, whether there is room or not.
+
+        `numbers` explain a verdict that another pool's lack of room led to.
+        """
         if verdict == ALLOW:
             self._reserve(ask, now)
             allowed, label = self._allowed[ask.tenant.name]
             self.counts.answers[label] = self.counts.answers.get(label, 0) + 1
             return allowed
-        numbers = self._numbers(ask, now)
+        numbers = numbers or self.numbers(ask, now)
         self._reserve(ask, now)
         return self.counted(
             Answer(
@@ -197,7 +208,7 @@ class Gate:
         """Those that waited as long as they may, and what they are answered."""
         over = []
         for ticket in self.queue.expired(now):
-            ask = Ask(ticket.key, ticket.tenant, ticket.tokens)
+            ask = Ask(ticket.key, ticket.tenant, ticket.tokens, ticket.size, ticket.until - ticket.arrived)
             own = (
                 ticket.lack and ticket.lack != POOL_FULL
             )  # its tenant's own limit made it wait, or the fleet's
@@ -248,7 +259,7 @@ class Gate:
             verdict = REJECT if refusal or not holds else QUEUE
             own = refusal == DEADLINE and lack != POOL_FULL  # the tenant's own limit makes it wait
             return self._refuse(ask, lack if own else refusal or lack, predicted, now, verdict)
-        numbers = self._numbers(ask, now)
+        numbers = self.numbers(ask, now)
         self.queue.put(ticket)
         return self.counted(
             Answer(
@@ -274,7 +285,7 @@ class Gate:
         return self.counted(
             Answer(
                 verdict=verdict, reason=reason, tenant=ask.tenant.name, pool=self.pool, retry_after=retry,
-                numbers=self._numbers(ask, now), dry=self.dry,
+                numbers=self.numbers(ask, now), dry=self.dry,
             )
         )  # fmt: skip
 
@@ -288,12 +299,14 @@ class Gate:
         by_rate = max(ask.tokens - account.allowance, 0.0) / rate if rate else math.inf
         return by_rate if math.isinf(wait) else max(wait, by_rate)
 
-    def _numbers(self, ask: Ask, now: float) -> Mapping[str, float]:
-        account = self.budget.accounts[ask.tenant.name]
+    def numbers(self, ask: Ask, now: float) -> Mapping[str, float]:
+        """What explains the answer to a request: what it asks for, and each bound beside what is taken of it."""
+        account, bounds = self.budget.accounts[ask.tenant.name], self.queue.settings
         return {
             "tokens": ask.tokens,
             "tenant_used": account.used,
             "tenant_leased": account.hold,
+            "tenant_in_flight_most": ask.tenant.in_flight,
             "per_minute": ask.tenant.per_minute,
             "rate_left": account.allowance,
             "pool_used_here": self.budget.used,
@@ -301,6 +314,13 @@ class Gate:
             "gateways": float(self.budget.gateways),
             "alone": float(self.budget.is_alone),
             "waiting": float(len(self.queue)),
+            "waiting_most": float(bounds.requests),
             "waiting_tokens": self.queue.tokens,
+            "waiting_tokens_most": bounds.tokens,
+            "waiting_bytes": float(self.queue.size),
+            "waiting_bytes_most": float(bounds.size),
+            "tenant_waiting": float(self.queue.waiting_of(ask.tenant)),
+            "tenant_waiting_most": float(ask.tenant.waiting),
+            "may_wait": bounds.wait if ask.deadline is None else min(ask.deadline, bounds.wait),
             "speed": self.queue.speed.at(now),
         }

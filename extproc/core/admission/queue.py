@@ -164,6 +164,10 @@ class Queue:
         """Whether a request of this tenant waits, so that a new one may not pass."""
         return self._lines[tenant.name].tokens > 0
 
+    def waiting_of(self, tenant: Tenant) -> int:
+        """Requests of this tenant that wait."""
+        return len(self._lines[tenant.name])
+
     def predicted(self, tenant: Tenant, tokens: float, now: float) -> float:
         """Seconds until a request that comes now would go: what is before it, at the speed its kind goes.
 
