@@ -420,4 +420,5 @@ class Gateway:
             on_members=on_members,
             on_left=lambda address: self.metrics.forget_replica(settings.name, address),
             eds_dir=self.settings.envoy.eds_dir,
+            domain_label=settings.retries.domain_label,
         )

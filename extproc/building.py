@@ -10,6 +10,7 @@ from extproc.config import GatewaySettings, PoolSettings, ReplicaSettings
 from extproc.core.adapters import Adapters
 from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
+from extproc.core.domains import Domains
 from extproc.core.fleet import Traits
 from extproc.core.handover import Handover, HandoverRules
 from extproc.core.headroom import Weights
@@ -115,6 +116,7 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         distrust=distrust,
         now=now,
     )
+    pool.domains = Domains(settings.domains)
     if settings.mirror.share:
         pool.mirror = Mirror(pool_cluster(settings.mirror.pool), settings.mirror.share)
     if settings.adapters.enabled:

@@ -160,7 +160,10 @@ def weigh(
     if pool.adapters is not None and adapter:
         ask.is_even = False  # nobody looked
         ask.extra = pool.adapters.costs(candidates, adapter, output, now)
-    decision.choice = choice = _choose(pool, ask, picks, rng, decision)
+    choice = _choose(pool, ask, picks, rng, decision)
+    if pool.domains.matter:
+        choice = choice._replace(order=pool.domains.spread(choice.order, candidates, choice.scores))
+    decision.choice = choice
     decision.reason = choice.reason
     decision.order = [candidates[i] for i in choice.order]
     decision.replica = decision.order[0]

@@ -17,6 +17,7 @@ tokens is never sent apart: its transfer and the further hop cost more than they
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from extproc.core import replies
@@ -211,11 +212,18 @@ class Handover:
             self.counts[_DEARER] += 1
             return
         self.counts[_APART] += 1
+        if pool.domains.matter:
+            order = pool.domains.spread(order, candidates, _outside(computing, candidates, answers))
         _pair(decision, leg, order)
 
 
 def _without(replica: Replica, candidates: Sequence[Replica], order: list[int]) -> list[int]:
     return [i for i in order if candidates[i] is not replica]
+
+
+def _outside(replica: Replica, candidates: Sequence[Replica], answers: Sequence[float]) -> list[float]:
+    """The same costs, without end for the replica that computes the prompt: it comes last."""
+    return [inf if one is replica else cost for one, cost in zip(candidates, answers, strict=True)]
 
 
 def _pair(decision: Decision, leg: Decision, order: list[int]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from extproc.core.adapters import Adapters
 from extproc.core.candidates import WHOLE, Ring
+from extproc.core.domains import Domains
 from extproc.core.feedback import Feedback
 from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
@@ -118,6 +119,8 @@ class Pool:
         self.version = ""
         #: Which requests Envoy sends to another pool too; None for none.
         self.mirror: Mirror | None = None
+        #: What fails together, for fallbacks.
+        self.domains = Domains()
         #: Who computes prompts for others; None where each replica computes its own.
         self.handover: Handover | None = None
         self.traits = traits or Traits()
@@ -205,6 +208,7 @@ class Pool:
             replica = Replica(address, slot, self.traits, now, started=started, outlook=self.outlook)
             if self.feedback is not None:
                 self.feedback.truth.join(slot, self._capacity(replica.kv_tokens))
+            self.domains.join(address)
             self._set(replica)
         return replica
 
@@ -212,6 +216,7 @@ class Pool:
         """Remove a replica and everything believed of it. Unknown addresses are ignored."""
         replica = self._by_address.pop(address, None)
         if replica is not None:
+            self.domains.leave(address)
             self._drop(replica)
             self._arrange(list(self._by_address.values()))
 

@@ -15,6 +15,7 @@ from extproc.envoyconfig.names import (
 )
 from extproc.envoyconfig.reach import Place, places, security
 from extproc.errors import ConfigError
+from extproc.settings.tries import RetrySettings
 
 _FALLBACKS = {
     "least_request": "least_request.v3.LeastRequest",
@@ -47,7 +48,7 @@ def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
         **_membership(settings, which),
         "connect_timeout": seconds(settings.envoy.connect_timeout),
         **(_over_h2c() if which.app_protocol == "h2c" else {}),
-        "circuit_breakers": _circuit_breakers(settings.envoy),
+        "circuit_breakers": _circuit_breakers(settings.envoy, which.retries),
         # Seen only by the fallback: a picked replica is used whatever Envoy thinks of it.
         "outlier_detection": {
             "split_external_local_origin_errors": True,
@@ -81,10 +82,20 @@ def _membership(settings: GatewaySettings, which: PoolSettings) -> Tree:
     }
 
 
-def _circuit_breakers(envoy: EnvoySettings) -> Tree:
-    """Envoy's default of 1024 is below what a pool streams at once; `num_retries` bounds the retries."""
+def _circuit_breakers(envoy: EnvoySettings, retries: RetrySettings | None = None) -> Tree:
+    """Envoy's default of 1024 is below what a pool streams at once; `num_retries` bounds the retries of a request.
+
+    A budget, where there is one, is what Envoy goes by instead of `max_retries`: retries at once, as a percentage of
+    the cluster's requests at the moment. Replicas that all refuse are then not asked several times as often.
+    """
     names = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
-    return {"thresholds": [dict.fromkeys(names, envoy.concurrent)]}
+    limits: Tree = dict.fromkeys(names, envoy.concurrent)
+    if retries is not None and retries.share and envoy.retries:
+        limits["retry_budget"] = {
+            "budget_percent": {"value": retries.share * 100},
+            "min_retry_concurrency": retries.least,
+        }
+    return {"thresholds": [limits]}
 
 
 def _balancing(envoy: EnvoySettings) -> Tree:

@@ -30,6 +30,7 @@ class PoolFollower:
         on_members: given address -> metrics URL ("" for the usual one) whenever the set changes; the pool has
             changed by then.
         on_left: given the address of each that left.
+        domain_label: of what sources know of a replica, the one that says what it fails together with; "" for none.
         eds_dir: folder of Envoy's EDS files; "" for none.
     """
 
@@ -43,11 +44,13 @@ class PoolFollower:
         on_members: Callable[[dict[str, str]], None],
         on_left: Callable[[str], None],
         eds_dir: str,
+        domain_label: str = "",
     ) -> None:
         self._pool = pool
         self._on_members = on_members
         self._on_left = on_left
         self._eds_dir = eds_dir
+        self._domain_label = domain_label
         self._changed = asyncio.Event()
         self.discovery = Discovery(pool.name, sources, self._take, clock.monotonic, grace=grace, limit=limit)
 
@@ -91,6 +94,9 @@ class PoolFollower:
             if replica and replica.life.cause == _CAUSE:
                 replica.undrain(_CAUSE, now)
         members = self.discovery.membership.endpoints
+        if self._domain_label:
+            label = self._domain_label
+            pool.domains.found((a, e.labels[label]) for a, e in members.items() if label in e.labels)
         if pool.handover is not None:
             pool.handover.found((address, endpoint.labels) for address, endpoint in members.items())
         self._on_members({address: endpoint.metrics for address, endpoint in members.items()})

@@ -15,6 +15,7 @@ from extproc.settings.discovery import DiscoverySettings
 from extproc.settings.late import LateBinding, LateBindingSettings
 from extproc.settings.matching import MirrorSettings, ShapeSettings
 from extproc.settings.prefill import PrefillSettings, check_roles
+from extproc.settings.tries import RetrySettings, TimeoutSettings
 
 
 class ReplicaSettings(Settings):
@@ -29,6 +30,10 @@ class ReplicaSettings(Settings):
     )
     cost: Number = Field(
         default=1.0, ge=0.1, le=10, description="what a second of it costs, against 1 for the others"
+    )
+    domain: str = Field(
+        default="",
+        description="what it fails together with, such as a rack; empty for its host (the IP address)",
     )
     role: Literal["both", "prefill", "decode"] = Field(
         default="both",
@@ -183,26 +188,6 @@ class ShadowSettings(Settings):
     settings: dict[str, Number] = Field(default_factory=dict, description="its own settings")
 
 
-class TimeoutSettings(Settings):
-    """How long a response may take, as Envoy measures it; 0 for no limit (docs/feedback.md)."""
-
-    first_byte: Duration = Field(
-        default=0.0,
-        ge=0,
-        le=86400,
-        description="longest wait for a replica's response headers, each replica tried anew; then 504",
-    )
-    silence: Duration = Field(
-        default=0.0,
-        ge=0,
-        le=86400,
-        description="longest silence of a replica, before the first token or between two; then 504, or the end",
-    )
-    total: Duration = Field(
-        default=0.0, ge=0, le=86400, description="longest time from a request to its response's end"
-    )
-
-
 def _policy(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
@@ -273,6 +258,7 @@ class PoolSettings(Settings):
     cold: ColdSettings = Field(default_factory=ColdSettings)
     index: IndexSettings = Field(default_factory=IndexSettings)
     timeouts: TimeoutSettings = Field(default_factory=TimeoutSettings)
+    retries: RetrySettings = Field(default_factory=RetrySettings)
     mirror: MirrorSettings = Field(default_factory=MirrorSettings)
     adapters: AdapterSettings = Field(default_factory=AdapterSettings)
     prefill: PrefillSettings = Field(default_factory=PrefillSettings)
@@ -299,6 +285,11 @@ class PoolSettings(Settings):
     def costs(self) -> dict[str, float]:
         """Address -> cost of the replicas that cost something else than 1."""
         return {replica.address: replica.cost for replica in self.replicas if replica.cost != 1}
+
+    @property
+    def domains(self) -> dict[str, str]:
+        """Address -> failure domain of the listed replicas that name one."""
+        return {replica.address: replica.domain for replica in self.replicas if replica.domain}
 
     @property
     def roles(self) -> dict[str, str]:
