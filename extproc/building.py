@@ -103,6 +103,7 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         ),
         cold=Cold(favour=settings.cold.favour, span=settings.cold.span),
         costs=settings.costs,
+        factor=settings.factor.rule,
     )
     pool = Pool(
         settings.name,

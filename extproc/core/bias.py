@@ -2,7 +2,8 @@
 
     bias = cost * (1 - favour * empty * young)
 
-    cost    what the operator says a second of this replica costs, against the others (P6): 1 unless set
+    cost    what the operator says a second of this replica costs, against the others (P6): 1 unless set; times what
+            a metric says of it, where the pool names one (P2, P6)
     empty   share of its cache that was never filled: 1 - tokens computed since it started / KV capacity, 0..1
     young   1 - age / span, 0..1: nothing is left of the favour after `span` (L3)
 
@@ -38,6 +39,30 @@ class Cold:
         if empty is None or age >= self.span:
             return 1.0
         return 1.0 - self.favour * empty * (1.0 - max(age, 0.0) / self.span)
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Factor:
+    """How a metric enters what a second of a replica costs: 1 + weight * (value - neutral), within low..high.
+
+    A straight line, as whoever names the metric knows its unit: with weight 1 / neutral the cost is in proportion.
+    """
+
+    neutral: float = 1.0
+    weight: float = 1.0
+    low: float = 0.5
+    high: float = 2.0
+
+    def times(self, value: float | None) -> float:
+        """The factor, `low`..`high`; 1 while the value is unknown."""
+        if value is None:
+            return 1.0
+        return min(max(1.0 + self.weight * (value - self.neutral), self.low), self.high)
+
+
+def cost_of(configured: float, factor: Factor | None, sample: Sample) -> float:
+    """What a second of a replica costs: as configured, times what its metric says."""
+    return configured if factor is None else configured * factor.times(sample.factor)
 
 
 def empty_share(sample: Sample | None, kv_tokens: int) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from extproc.core.bias import Cold, empty_share
+from extproc.core.bias import Cold, Factor, cost_of, empty_share
 from extproc.core.books import Books
 from extproc.core.breaker import CLOSED, HALF_OPEN, Breaker, BreakerSettings, verdict
 from extproc.core.headroom import Headroom, Parts, Weights, leaned
@@ -87,6 +87,8 @@ class Traits:
     cold: Cold = field(default_factory=Cold)
     #: Address -> what a second of that replica costs, for those that differ from the others' 1.
     costs: Mapping[str, float] = field(default_factory=dict)
+    #: How a metric enters that; None where no metric does.
+    factor: Factor | None = None
 
 
 class Replica:
@@ -184,14 +186,11 @@ class Replica:
         self.headroom: float | None = None
         #: How much more of that there is for long requests than for short ones (core/headroom.py).
         self.lean = 0.0
-        #: What a second of it costs against the others'.
-        self.cost = traits.costs.get(address, 1.0)
-        #: Factor on its expected cost: below 1 favours it (core/bias.py).
-        self.bias = self.cost
+        #: What a second of it costs against the others'; and with the favour of a cold cache (core/bias.py).
+        self.cost = self.bias = traits.costs.get(address, 1.0)
         self._headroom = Headroom(traits.weights)
         #: Why the last scrape failed, as the collector words it; "" when it did not.
-        self.unheard = ""
-        self._failures = 0
+        self.unheard, self._failures = "", 0
         self._speeds = Speeds(traits.prefill_speed, traits.decode_speed, traits.prefill_doubling)
         self._prefill, self._decode = Stepped(traits.prefill_speed), Stepped(traits.decode_speed)
         #: Requests of other senders at the last two samples. A sample is late, and shows what ended since; only
@@ -209,6 +208,7 @@ class Replica:
             self.max_running = sample.max_running
         if sample.kv_capacity and sample.kv_capacity <= _MOST_TOKENS:
             self.kv_tokens = sample.kv_capacity
+        self.cost = cost_of(self.traits.costs.get(self.address, 1.0), self.traits.factor, sample)
         self.pace.observe(sample)
         if self._speeds.observe(sample, self.max_running):
             self.prefill_speed = self._prefill.follow(self._speeds.prefill)
@@ -285,9 +285,8 @@ class Replica:
         self.share = self.life.share(now) * self.pace.share * (DOUBTED if self.is_doubted(now) else 1.0)
         self.barred = self._reason(now)
         age = now - self.life.born
-        if (
-            age < self.traits.cold.span and self.life.state == HEALTHY
-        ):  # while it warms up it gets less, not more
+        # While it warms up it gets less, not more.
+        if age < self.traits.cold.span and self.life.state == HEALTHY:
             self.bias = self.cost * self.traits.cold.factor(age, empty_share(self.sample, self.kv_tokens))
         else:
             self.bias = self.cost

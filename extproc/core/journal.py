@@ -343,7 +343,7 @@ def unpack_hashes(data: bytes) -> list[int]:
 FIELDS: Final = (
     "running", "waiting", "kv_used", "kv_capacity", "block_size", "max_running", "hit_tokens", "query_tokens",
     "prompt_tokens", "generated_tokens", "ttft_sum", "ttft_count", "tpot_sum", "tpot_count", "prefill_sum",
-    "prefill_count", "max_adapters", "asleep", "started",
+    "prefill_count", "max_adapters", "asleep", "started", "factor",
 )  # fmt: skip
 #: Most adapters and models of a replica that are told.
 _NAMES: Final = 64

@@ -39,6 +39,8 @@ class Sample:
     adapters: tuple[str, ...] | None = None
     #: Most LoRA adapters the engine computes with at once.
     max_adapters: int | None = None
+    #: What the pool's own metric says of a second's cost (`pools[].factor`).
+    factor: float | None = None
     #: Whether the engine was put to sleep: it answers health checks, reports no load, and computes nothing.
     asleep: bool | None = None
     #: Model names the engine reports for itself.

@@ -7,11 +7,12 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from extproc.addresses import parse_address
 from extproc.core.routes import KINDS, Route
-from extproc.engines import Generic, made_of
+from extproc.engines import Engine, made_of
 from extproc.quantities import Address, Duration, Number, Whole, show_duration
 from extproc.settings.adapters import AdapterSettings, check_policy_weighs
 from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
+from extproc.settings.factor import FactorSettings
 from extproc.settings.late import LateBinding, LateBindingSettings
 from extproc.settings.matching import MirrorSettings, ShapeSettings
 from extproc.settings.prefill import PrefillSettings, check_roles
@@ -112,7 +113,6 @@ class HeadroomSettings(Settings):
     kv_ceiling: Number = Field(
         default=0.97, gt=0, le=1, description="KV use above which a replica gets nothing new"
     )
-
     length_shift: Number = Field(
         default=0.5, ge=0, le=1, description="how far a request's length moves weight between slots and KV"
     )
@@ -261,12 +261,13 @@ class PoolSettings(Settings):
     retries: RetrySettings = Field(default_factory=RetrySettings)
     mirror: MirrorSettings = Field(default_factory=MirrorSettings)
     adapters: AdapterSettings = Field(default_factory=AdapterSettings)
+    factor: FactorSettings = Field(default_factory=FactorSettings)
     prefill: PrefillSettings = Field(default_factory=PrefillSettings)
 
     @property
-    def reader(self) -> str | Generic:
+    def reader(self) -> str | Engine:
         """Who reads the metrics: the name of an engine, `auto`, or the one made of `names`."""
-        return made_of(self.names) if self.engine == "generic" else self.engine
+        return self.factor.reader(made_of(self.names) if self.engine == "generic" else self.engine)
 
     @property
     def route(self) -> Route:
@@ -332,9 +333,10 @@ class PoolSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _adapters_are_weighed(self) -> Self:
+    def _adapters_and_factor_fit(self) -> Self:
         if self.adapters.enabled:
             check_policy_weighs(self.policy.name, self.late_binding.enabled)
+        self.factor.check(self.engine)
         return self
 
     @model_validator(mode="after")

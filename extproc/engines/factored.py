@@ -1,0 +1,60 @@
+"""An engine read together with one more metric, which says what a second of a replica costs (core/bias.py)."""
+
+from dataclasses import replace
+from typing import Protocol
+
+from extproc.core.sample import Sample
+from extproc.engines.exposition import Reader
+from extproc.engines.generic import Selector
+from extproc.engines.quantities import add
+
+
+class Readable(Protocol):
+    """What is asked of the engine (extproc/engines/__init__.py has more of it)."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The sample names it reads."""
+        ...
+
+    def recognises(self, text: bytes) -> bool:
+        """Whether a body is this engine's."""
+        ...
+
+    def parse(self, text: bytes, at: float) -> Sample:
+        """The sample in a body."""
+        ...
+
+
+class Factored:
+    """Reads what `engine` reads, and the metric.
+
+    Args:
+        engine: who reads the rest.
+        metric: `name` or `name{label="value"}`, perhaps with `* number` or `/ number`; of several series the mean.
+
+    Raises:
+        ValueError: the metric is written in another way.
+    """
+
+    def __init__(self, engine: Readable, metric: str) -> None:
+        self._engine = engine
+        self._selector = Selector.parse(metric)
+        self._reader = Reader((self._selector.name,))
+        self.name = engine.name
+        self.wanted = tuple(sorted({*engine.wanted, self._selector.name}))
+
+    def recognises(self, text: bytes) -> bool:
+        """Whether a body is the engine's."""
+        return self._engine.recognises(text)
+
+    def parse(self, text: bytes, at: float) -> Sample:
+        """The sample in a body read at `at` (seconds, monotonic). Never raises."""
+        series = self._selector.find(self._reader.read(text))
+        total = add(one.value for one in series)
+        return replace(self._engine.parse(text, at), factor=None if total is None else total / len(series))
