@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Self
+from typing import Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
@@ -66,7 +66,7 @@ class FactorSettings(Settings):
         """Who reads the metrics, this one too."""
         if not self.metric:
             return engine
-        return _named(engine, self.metric) if isinstance(engine, str) else _made(engine, self.metric)
+        return _named(engine, self.metric) if isinstance(engine, str) else _made(cast(Hashable, engine), self.metric)
 
 
 @lru_cache(maxsize=64)
