@@ -281,9 +281,11 @@ class Gateway:
     def _tick(self) -> None:
         now = clock.monotonic()
         for pool in self.steering.pools:
-            for address in pool.tick(now):
+            gone = pool.tick(now)
+            for address in gone:
                 self.operator.gone(pool, address)
-                self.metrics.forget_replica(pool.name, address)
+            if gone:
+                self.metrics.forget_replicas(pool.name, gone)
         self.operator.enforce()
 
     async def _beat(self) -> None:
@@ -398,7 +400,7 @@ class Gateway:
         if pool.name in self._followers:
             return self._followers[pool.name]
         addresses = [replica.address for replica in pool.replicas]
-        return FixedRoster(pool, addresses, lambda address: self.metrics.forget_replica(pool.name, address))
+        return FixedRoster(pool, addresses, lambda left: self.metrics.forget_replicas(pool.name, (left,)))
 
     def _follow_sources(self, settings: PoolSettings) -> "PoolFollower":
         from extproc.io.discovery.build import build
@@ -418,7 +420,7 @@ class Gateway:
             grace=settings.discovery.grace,
             limit=settings.discovery.limit,
             on_members=on_members,
-            on_left=lambda address: self.metrics.forget_replica(settings.name, address),
+            on_left=lambda left: self.metrics.forget_replicas(settings.name, left),
             eds_dir=self.settings.envoy.eds_dir,
             domain_label=settings.retries.domain_label,
         )

@@ -130,8 +130,9 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         shadow = Shadow(settings.shadow.name, settings.shadow.settings, rng)
         pool.adopt(settings.policy.name, settings.policy.settings, shadow)
     if not settings.discovery.any:
-        for replica in settings.replicas:
-            pool.join(replica.address, now)
+        with pool.at_once():
+            for replica in settings.replicas:
+                pool.join(replica.address, now)
     return pool
 
 

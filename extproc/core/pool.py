@@ -1,7 +1,8 @@
 """A pool: its replicas, their prefix index, its policy, and how busy it is."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from extproc.core.adapters import Adapters
@@ -152,6 +153,7 @@ class Pool:
         #: The fleet as a decision looks at it in parts; None where it is to look at all of it.
         self.ring: Ring | None = None
         self._by_address: dict[str, Replica] = {}
+        self._together = 0  # how many `at_once` are open
         self._judged = now  # when the replicas' paces were last compared
 
     def adopt(
@@ -170,7 +172,7 @@ class Pool:
         self.policy_settings = dict(settings)
         self.policy_version = version
         self.shadow = shadow
-        self._arrange(self.replicas)
+        self._arrange()
         if self.room is not None:
             self.room.adopted()
 
@@ -197,6 +199,21 @@ class Pool:
         """The living incarnation at an address."""
         return self._by_address.get(address)
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What joins and leaves within is arranged once, at the end: with thousands each time takes milliseconds.
+
+        Until then `get` alone knows of it; nothing may be decided within.
+        """
+        before = self._by_address.copy()
+        self._together += 1
+        try:
+            yield
+        finally:
+            self._together -= 1
+            if before != self._by_address:
+                self._arrange()
+
     def join(self, address: str, now: float, started: float | None = None) -> Replica:
         """Add a replica; one that is there already is returned as it is.
 
@@ -218,7 +235,7 @@ class Pool:
         if replica is not None:
             self.domains.leave(address)
             self._drop(replica)
-            self._arrange(list(self._by_address.values()))
+            self._arrange()
 
     def restarted(self, address: str, now: float) -> Replica | None:
         """The engine at an address started anew: a new incarnation with a cold cache and empty books."""
@@ -298,8 +315,9 @@ class Pool:
         for replica in self.replicas:
             replica.refresh(now)
         gone = [replica.address for replica in self.replicas if replica.life.state == GONE]
-        for address in gone:
-            self.leave(address)
+        with self.at_once():
+            for address in gone:
+                self.leave(address)
         if self.room is not None:
             self.room.stir()  # one may be back that was barred
         return gone
@@ -326,10 +344,12 @@ class Pool:
 
     def _set(self, replica: Replica) -> None:
         self._by_address[replica.address] = replica
-        self._arrange(list(self._by_address.values()))
+        self._arrange()
 
-    def _arrange(self, replicas: list[Replica]) -> None:
-        self.replicas = replicas
+    def _arrange(self) -> None:
+        if self._together:
+            return
+        self.replicas = replicas = list(self._by_address.values())
         self.outlook.changed()
         self.places = {replica.slot: place for place, replica in enumerate(replicas)}
         policies = [self.policy, *([self.shadow.policy] if self.shadow else [])]

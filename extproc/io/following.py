@@ -5,7 +5,7 @@ when it is restored.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from extproc.core.membership import Changes
 from extproc.core.pool import Pool
@@ -29,9 +29,9 @@ class PoolFollower:
         limit: most replicas.
         on_members: given address -> metrics URL ("" for the usual one) whenever the set changes; the pool has
             changed by then.
-        on_left: given the address of each that left.
-        domain_label: of what sources know of a replica, the one that says what it fails together with; "" for none.
+        on_left: given the addresses of those that left.
         eds_dir: folder of Envoy's EDS files; "" for none.
+        domain_label: of what sources know of a replica, the one that says what it fails together with; "" for none.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PoolFollower:
         grace: float,
         limit: int,
         on_members: Callable[[dict[str, str]], None],
-        on_left: Callable[[str], None],
+        on_left: Callable[[Sequence[str]], None],
         eds_dir: str,
         domain_label: str = "",
     ) -> None:
@@ -81,11 +81,13 @@ class PoolFollower:
 
     def _take(self, changes: Changes) -> None:
         now, pool = clock.monotonic(), self._pool
-        for endpoint in changes.joined:  # those found at the start have served all along, as far as we know
-            pool.join(endpoint.address, now, None if changes.first else now)
-        for address in changes.left:
-            pool.leave(address)
-            self._on_left(address)
+        with pool.at_once():
+            for endpoint in changes.joined:  # those of the start have served all along, as far as we know
+                pool.join(endpoint.address, now, None if changes.first else now)
+            for address in changes.left:
+                pool.leave(address)
+        if changes.left:
+            self._on_left(changes.left)
         for endpoint in changes.terminating:
             if replica := pool.get(endpoint.address):
                 replica.drain(_CAUSE, now)

@@ -1,7 +1,7 @@
 """Prometheus metrics. Every label comes from a closed set or from the configuration, never from a request."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Protocol
 
@@ -196,9 +196,10 @@ class Metrics:
             },
         }
 
-    def forget_replica(self, pool: str, address: str) -> None:
-        """Drop the series of a replica that left."""
-        for labels in [labels for labels in self._picks.values if labels[:2] == (pool, address)]:
+    def forget_replicas(self, pool: str, addresses: Collection[str]) -> None:
+        """Drop the series of replicas that left."""
+        gone = {(pool, address) for address in addresses}
+        for labels in [labels for labels in self._picks.values if labels[:2] in gone]:
             del self._picks.values[labels]
 
 

@@ -208,3 +208,64 @@ def test_rho_is_that_of_what_is_scarcer_prompt_time_or_running_slots() -> None:
     assert (p.rho([first], 0.0), p.rho([second], 0.0)) == (1.0, 0.0)
     p.busy.add(0.8 * 2, 0.0)  # 0.8 s of prompts for each of two replicas in the first second
     assert p.rho(p.replicas, 0.0) == p.rho([], 0.0) == pytest.approx(0.8, rel=0.01)
+
+
+class Counted(Pool):
+    """A pool that counts how often it arranged its replicas anew."""
+
+    arranged = 0
+
+    def _arrange(self) -> None:
+        before = self.replicas
+        super()._arrange()
+        self.arranged += self.replicas is not before
+
+
+def test_ten_thousand_replicas_that_join_or_leave_at_once_are_arranged_once() -> None:
+    pool = Counted("p")
+    addresses = [f"10.0.{n >> 8}.{n & 255}:80" for n in range(10_000)]
+    with pool.at_once():
+        for address in addresses:
+            pool.join(address, 0.0)
+        assert pool.get(addresses[-1]) is not None
+    assert pool.arranged == 1
+    assert [r.address for r in pool.replicas] == addresses
+    assert pool.ring is not None
+    with pool.at_once():
+        for address in addresses[1:]:
+            pool.leave(address)
+    assert pool.arranged == 2
+    assert [r.address for r in pool.replicas] == addresses[:1]
+    assert list(pool.places) == [pool.replicas[0].slot]
+    assert pool.ring is None
+
+
+def test_where_nobody_joined_or_left_at_once_the_list_stays_as_it_is() -> None:
+    pool = Counted("p")
+    pool.join("a:1", 0.0)
+    with pool.at_once():
+        pool.join("a:1", 0.0)
+        pool.leave("b:1")
+    assert pool.arranged == 1
+
+
+def test_replicas_whose_time_is_up_at_once_leave_at_once() -> None:
+    pool = Counted("p")
+    with pool.at_once():
+        for n in range(100):
+            pool.join(f"10.0.0.{n}:80", 0.0).drain("operator", 0.0, 5.0)
+    assert len(pool.tick(6.0)) == 100
+    assert (pool.arranged, pool.replicas) == (2, [])
+
+
+def test_replicas_that_joined_before_a_fault_are_arranged_all_the_same() -> None:
+    pool = Pool("p")
+
+    def faulty() -> None:
+        with pool.at_once():
+            pool.join("a:1", 0.0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        faulty()
+    assert [r.address for r in pool.replicas] == ["a:1"]
