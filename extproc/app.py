@@ -37,6 +37,7 @@ from extproc.io.scale_in_page import ScaleInPage
 from extproc.io.snapshot import take
 from extproc.io.state_page import StatePage
 from extproc.io.tasks import Supervisor
+from extproc.io.tracing import tracer_of
 from extproc.io.transports import Transport, choice
 from extproc.io.version_metrics import VersionMetrics
 from extproc.io.waiting_metrics import WaitingMetrics
@@ -81,6 +82,7 @@ class Gateway:
             self.records,
             logged=settings.envoy.access_log,
         )
+        self.endings.tracer = self.tracer = tracer_of(settings.tracing, self.gateway_id, self.prometheus)
         self.versions = version_desk.build(settings, self.steering)
         VersionMetrics(self.steering, self.versions, self.prometheus)
         AdapterMetrics(self.steering.pools, self.prometheus)
@@ -194,6 +196,8 @@ class Gateway:
         if self.admission is not None:
             self.tasks.every("admission", self.admission.interval, self.admission.tick)
             self.tasks.every("loads", LOOK, self.admission.look)
+        if self.tracer is not None:
+            self.tasks.start("traces", self.tracer.run)
         self.transport.set_ready(True)
         _log.info(
             "serving", gateway=self.gateway_id, grpc_port=self.transport.port, admin_port=self.admin.port
@@ -214,6 +218,8 @@ class Gateway:
         for collector in self._collectors.values():
             await collector.stop()
         await self.tasks.close()
+        if self.tracer is not None:
+            await self.tracer.flush()
         if self.admission is not None:
             await self.admission.close()
         if self.sharing is not None:

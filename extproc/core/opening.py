@@ -28,7 +28,9 @@ LESSER: Final = {
 PARTIAL: Final = _Mode.BUFFERED_PARTIAL
 
 #: Headers that routing reads; a set, since a request has many and most are none of these.
-_READ = frozenset({":path", "content-encoding", "x-request-id", headers.SELECTION})
+_READ = frozenset({":path", "content-encoding", "x-request-id", headers.SELECTION, "traceparent"})
+#: Characters of a `traceparent` that are kept: the form of today has 55.
+_TRACE: Final = 64
 #: No header wanted.
 NOTHING: Final[frozenset[str]] = frozenset()
 _NONE_KEPT: Final[Mapping[str, str]] = {}
@@ -54,11 +56,12 @@ class Opening:
         request_id: the id that the replica and the records know the request by.
         owned: names of headers that the gateway owns, of which the client sent copies.
         mode: how the body comes (`ProcessingMode.BodySendMode`).
+        trace: `traceparent` as the client or Envoy sent it, not checked; "" for none.
         only: endpoints that the request is limited to, each of them; empty for no limit.
         kept: what was wanted and is there, the last where one is given twice.
     """
 
-    __slots__ = ("coding", "kept", "mode", "only", "owned", "path", "request_id")
+    __slots__ = ("coding", "kept", "mode", "only", "owned", "path", "request_id", "trace")
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Opening:
         selects: bool = False,
         wanted: frozenset[str] = NOTHING,
     ) -> None:
-        self.path = self.coding = self.request_id = ""
+        self.path = self.coding = self.request_id = self.trace = ""
         self.owned: tuple[str, ...] = ()
         self.only: tuple[Subset, ...] = ()
         self.kept = _NONE_KEPT
@@ -105,6 +108,8 @@ class Opening:
                 elif name == headers.SELECTION:
                     selection = text
                     self.owned += (name,)
+                elif name == "traceparent":
+                    self.trace = text[:_TRACE]
                 elif headers.is_owned(name):
                     self.owned += (name,)
             elif headers.is_owned(name):

@@ -65,6 +65,8 @@ def ext_proc(settings: GatewaySettings) -> Tree:
     """
     envoy, source, tests = settings.envoy, settings.feedback.source, settings.requests.test_selection
     forwarded = [*_FORWARDED, *(_FOR_BODIES if source == "body" else ()), *([_FOR_TESTS] if tests else [])]
+    if settings.tracing.endpoint:
+        forwarded.append({"exact": "traceparent"})
     config = typed(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service=_grpc_service(),

@@ -15,6 +15,7 @@ from extproc.core.outcome import Ended
 from extproc.core.steering import Steering
 from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.records import Records
+from extproc.io.tracing import Tracer
 
 #: Seconds an exchange waits for the access log: Envoy sends it every 0.2 s, and once more when that fails.
 _PATIENCE: Final = 2.0
@@ -46,6 +47,8 @@ class Endings:
         self._early: dict[str, tuple[Ended, float]] = {}
         #: ... and ids whose entries tell nothing: all was told, or it can't be told whose they are.
         self._closed: dict[str, float] = {}
+        #: Who makes spans of them, where that is asked for.
+        self.tracer: Tracer | None = None
 
     def __len__(self) -> int:
         """Exchanges that wait for the access log."""
@@ -85,10 +88,10 @@ class Endings:
     def logged(self, entry: Ended, now: float) -> None:
         """An entry of the access log; those of other gateways' requests are kept a little and forgotten."""
         request_id = entry.request_id
-        exchange, _ = self._waiting.pop(request_id, (None, 0.0))
+        exchange, ended = self._waiting.pop(request_id, (None, 0.0))
         if exchange is not None:
             self._close(request_id, now)  # a second entry of it tells nothing
-            self._join(exchange, entry, now)
+            self._join(exchange, entry, now, ended)
         elif request_id in self._closed or request_id in self._early:
             self._metrics.log_entry("known")
         else:
@@ -99,7 +102,7 @@ class Endings:
         """Give up on entries that don't come. Call it every second or so."""
         for exchange in _late(self._waiting, lambda kept: now - kept[1] > _PATIENCE):
             self._metrics.log_entry("missing")
-            self._done(exchange[0], now)
+            self._done(exchange[0], now, exchange[1])
         for _ in _late(self._early, lambda kept: now - kept[1] > _PATIENCE):
             self._metrics.log_entry("unclaimed")
         for _ in _late(self._closed, lambda since: now - since > _PATIENCE):
@@ -110,7 +113,7 @@ class Endings:
         early, _ = self._early.pop(request_id, (None, 0.0))
         if early is not None:
             self._close(request_id, now)
-            self._join(exchange, early, now)
+            self._join(exchange, early, now, now)
             return
         if request_id in self._waiting or request_id in self._closed:
             self._close(request_id, now)
@@ -132,13 +135,14 @@ class Endings:
         self._closed[request_id] = now
         _bound(self._closed)
 
-    def _join(self, exchange: Exchange, entry: Ended, now: float) -> None:
+    def _join(self, exchange: Exchange, entry: Ended, now: float, ended: float) -> None:
         self._metrics.log_entry("joined")
         exchange.ending = exchange.ending or Ending()
         exchange.ending.logged(entry)
-        self._done(exchange, now)
+        self._done(exchange, now, ended)
 
-    def _done(self, exchange: Exchange, now: float) -> None:
+    def _done(self, exchange: Exchange, now: float, ended: float | None = None) -> None:
+        """All is known of an exchange that was over at `ended`, or now."""
         assert exchange.decision is not None
         exchange.ending = exchange.ending or Ending()
         exchange.ending.over = True
@@ -146,6 +150,8 @@ class Endings:
         self._steering.learn(exchange.decision, exchange.ending, now)
         self._metrics.ended(exchange)
         self._records.ended(exchange)
+        if self.tracer is not None:
+            self.tracer.ended(exchange, now if ended is None else ended)
 
 
 def _bound(kept: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from extproc.settings.server import (
     ReadingSettings,
     RequestSettings,
 )
+from extproc.settings.tracing import TracingSettings
 from extproc.workers import check_workers
 
 #: Hosts that stand for every address of the machine.
@@ -59,6 +60,7 @@ class GatewaySettings(Settings):
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     envoy: EnvoySettings = Field(default_factory=EnvoySettings)
     log: LogSettings = Field(default_factory=LogSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
 
     @field_validator("pools")
     @classmethod

@@ -154,7 +154,8 @@ def test_every_engine_is_documented_and_can_be_set() -> None:
 def exposed() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Name as a scrape shows it -> type and labels; those that show only once counted are counted here."""
     text = (
-        'grpc: {transport: fast}\nredis: {url: "redis://127.0.0.1:1"}\npools: [{replicas: ["10.0.0.1:8000"]}]'
+        'grpc: {transport: fast}\nredis: {url: "redis://127.0.0.1:1"}\n'
+        'tracing: {endpoint: "http://127.0.0.1:1"}\npools: [{replicas: ["10.0.0.1:8000"]}]'
     )
     gateway = Gateway(parse(text, "docs"))
     metrics = gateway.metrics

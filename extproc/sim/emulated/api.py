@@ -314,7 +314,9 @@ class Api:
 
     def _echo(self, request: web.BaseRequest, raw: bytes) -> dict[str, str]:
         received = {
-            name.lower(): value for name, value in request.headers.items() if name[:2].lower() == "x-"
+            name.lower(): value
+            for name, value in request.headers.items()
+            if name[:2].lower() == "x-" or name.lower() == "traceparent"
         }
         listed = orjson.dumps(received).decode("utf-8", "replace").encode("ascii", "replace").decode()
         return {
