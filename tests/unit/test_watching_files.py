@@ -74,6 +74,42 @@ def test_dashboards_are_what_their_maker_writes() -> None:
     assert written == {name: make.text(name) for name in make.DASHBOARDS}
 
 
+AUTOSCALING = ROOT / "deploy" / "autoscaling"
+
+
+def metrics_named(text: str) -> set[str]:
+    return set(re.findall(r"kvsteer_[a-z_]+", text))
+
+
+def test_autoscalers_follow_metrics_that_are_documented_and_that_the_tests_see_exposed() -> None:
+    documented = set(
+        re.findall(r"^\| `(kvsteer_\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    )
+    files = sorted(AUTOSCALING.glob("*.yaml"))
+    assert [path.name for path in files] == ["hpa.yaml", "keda.yaml", "prometheus-adapter.yaml"]
+    for path in files:
+        named = metrics_named(path.read_text())
+        assert named
+        assert named <= documented, path.name
+
+
+def test_the_hpa_asks_for_the_metric_that_the_adapter_serves_and_both_scalers_agree() -> None:
+    hpa = yaml.safe_load((AUTOSCALING / "hpa.yaml").read_text())["spec"]
+    keda = yaml.safe_load((AUTOSCALING / "keda.yaml").read_text())["spec"]
+    rule = yaml.safe_load((AUTOSCALING / "prometheus-adapter.yaml").read_text())["rules"]["external"][0]
+    external = hpa["metrics"][0]["external"]
+    assert external["metric"]["name"] == rule["name"]["as"]
+    assert rule["seriesQuery"].startswith(rule["name"]["as"])
+    assert external["target"] == {
+        "type": "AverageValue",
+        "averageValue": keda["triggers"][0]["metadata"]["threshold"],
+    }
+    assert keda["triggers"][0]["metricType"] == "AverageValue"
+    assert keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["behavior"]
+    assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (hpa["minReplicas"], hpa["maxReplicas"])
+    assert keda["scaleTargetRef"]["name"] == hpa["scaleTargetRef"]["name"]
+
+
 def test_every_page_has_its_place_in_the_site() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     placed = [page for part in nav for pages in part.values() for page in pages]
