@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from extproc.config import GatewaySettings, PoolSettings, RedisSettings
+from extproc.io.regular import read_regular
 from extproc.settings.grpc import TlsSettings
 
 #: Where a fault is: keys and numbers from the top of the file.
@@ -88,8 +89,7 @@ def _named_by_pool(pool: PoolSettings) -> Iterator[tuple[Loc, str, Callable[[str
 
 
 def _is_token(path: str) -> None:
-    with open(path, encoding="ascii", errors="replace") as file:
-        token = file.read(_LONGEST_TOKEN).strip()
+    token = read_regular(path, _LONGEST_TOKEN).decode("ascii", "replace").strip()
     if not token:
         raise _Fault("is empty; write the bearer token into it, or remove the setting")
     if not _TOKEN.fullmatch(token):
@@ -97,13 +97,12 @@ def _is_token(path: str) -> None:
 
 
 def _is_password(path: str) -> None:
-    with open(path, "rb") as file:
-        if not file.read(_LONGEST_TOKEN).strip():
-            raise _Fault("is empty; write the password into it, or remove the setting")
+    if not read_regular(path, _LONGEST_TOKEN).strip():
+        raise _Fault("is empty; write the password into it, or remove the setting")
 
 
 def _can_be_opened(path: str) -> None:
-    Path(path).open("rb").close()
+    read_regular(path, 1)
 
 
 def _is_in_environment(setting: str) -> None:
@@ -112,7 +111,7 @@ def _is_in_environment(setting: str) -> None:
 
 
 def _has_certificates(path: str) -> None:
-    Path(path).open("rb").close()  # says what is wrong in the system's words, which ssl does not
+    read_regular(path, 1)  # says what is wrong in the system's words, which ssl does not
     try:
         ssl.create_default_context(cafile=path)
     except ssl.SSLError:

@@ -11,7 +11,6 @@ Passwords are read when a connection is made, so that a changed file serves the 
 import asyncio
 import os
 from collections.abc import Awaitable
-from pathlib import Path
 from typing import Any, cast
 
 import redis.asyncio
@@ -28,6 +27,7 @@ from extproc.config import RedisSettings
 from extproc.io.redis_check import MissingPassword
 from extproc.io.redis_guard import Fuse, Guard, closing
 from extproc.io.redis_shape import begin, check
+from extproc.io.regular import read_regular
 from extproc.settings.redis_url import RedisPlace
 
 #: Connections of one client: a bound, far above what a gateway has under way at once.
@@ -204,8 +204,7 @@ class Login(CredentialProvider):
     def _find(self) -> str:
         if self._path:
             try:
-                with Path(self._path).open("rb") as file:
-                    text = file.read(_LONGEST_PASSWORD).decode()
+                text = read_regular(self._path, _LONGEST_PASSWORD).decode()
             except (OSError, UnicodeDecodeError) as error:
                 kind = type(error).__name__
                 raise MissingPassword(f"the password file {self._path} can't be read ({kind})") from None

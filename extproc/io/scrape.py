@@ -13,6 +13,7 @@ from yarl import URL
 from extproc.core.encoding import decode
 from extproc.errors import ConfigError, TooLarge, Unreadable
 from extproc.io.http_get import GetFailed, Getter
+from extproc.io.regular import read_regular
 from extproc.urls import plain_url, without_user
 
 _log = structlog.get_logger("kvsteer.scrape")
@@ -106,8 +107,7 @@ class Bearer:
 
     def _from_file(self) -> str:
         try:
-            with open(self._file, encoding="ascii", errors="replace") as file:
-                token = file.read(65536).strip()
+            token = read_regular(self._file, 65536).decode("ascii", "replace").strip()
         except OSError as error:
             raise ConfigError(f"{self._name}: {self._file} can't be read ({error.strerror})") from None
         return _checked(token, f"{self._name}: {self._file}")
@@ -149,6 +149,8 @@ def tls_context(ca_file: str) -> ssl.SSLContext:
         ConfigError: the file can't be read or has no certificate.
     """
     try:
+        if ca_file:
+            read_regular(ca_file, 1)  # TLS itself would wait for a FIFO's writer
         return ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"metrics.ca_file: {ca_file} is no PEM file of certificates ({error})") from None

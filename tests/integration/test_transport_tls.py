@@ -1,6 +1,7 @@
 """TLS of both transports: certificates of files and of the gateway's own making, changed without a restart."""
 
 import asyncio
+import os
 import shutil
 import ssl
 from collections.abc import AsyncIterator
@@ -169,6 +170,33 @@ async def test_certificates_that_change_are_used_without_a_restart(
         assert await call.read() == b"after", "a running connection was cut"
         await running.close()
     assert ["the ones before stay in use" in line["event"] for line in logs] == [True]
+
+
+async def test_a_fifo_in_place_of_a_certificate_keeps_nobody_waiting(
+    kind: str, made: Path, tmp_path: Path
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    shutil.copy(made / "server.pem", cert)
+    shutil.copy(made / "server.key", key)
+    async with serving(kind, TlsFiles(str(cert), str(key))) as transport:
+        first = await shown(transport.port)
+        with capture_logs() as logs:
+            os.mkfifo(tmp_path / "fifo")
+            (tmp_path / "fifo").replace(cert)
+
+            async def told() -> bool:
+                assert await shown(transport.port) == first
+                return bool(logs)
+
+            await until_async(told, 10, "that it is no regular file is told")
+        swap(made / "other.key", key)
+        swap(made / "other.pem", cert)
+
+        async def changed() -> bool:
+            return await shown(transport.port) == (made / "other.pem").read_bytes()
+
+        await until_async(changed, 10, "a good file that was put back is used")
+    assert "is no regular file" in logs[0]["event"]
 
 
 async def test_a_certificate_of_the_gateways_own_making_is_served_by_the_names_it_was_given(

@@ -98,7 +98,7 @@ class FileSource:
         What is read before it has settled, the very first time, is read again when it has: two writes within
         one tick of the file system's clock have one signature.
         """
-        with open(self._path, "rb") as file:
+        with open(self._path, "rb", opener=_no_waiting) as file:
             text = file.read(_LARGEST + 1)
             if _signature(os.fstat(file.fileno())) != signature:
                 self._seen = None
@@ -110,6 +110,11 @@ class FileSource:
             self._said = Found(read_endpoints(text, self._cluster, self._limit))
         except SourceFailed as error:
             raise SourceFailed(error.reason, f"{self._path}: {error.detail}") from None
+
+
+def _no_waiting(path: str, flags: int) -> int:
+    """Open it even if it has become a FIFO since it was looked at; what comes then has another signature."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _signature(found: os.stat_result) -> _Signature:

@@ -21,6 +21,7 @@ from yarl import URL
 from extproc.errors import ConfigError
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.discovery.selectors import check_name
+from extproc.io.regular import read_regular
 from extproc.urls import plain_url, without_user
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -227,6 +228,8 @@ class KubeApi:
         if self._access.token_file and (secure or _is_here(self._url)):
             headers["authorization"] = f"Bearer {_token(self._access.token_file)}"
         try:
+            if secure and self._access.ca_file:
+                read_regular(self._access.ca_file, 1)  # TLS itself would wait for a FIFO's writer
             return headers, ssl.create_default_context(
                 cafile=self._access.ca_file or None
             ) if secure else True
@@ -237,8 +240,7 @@ class KubeApi:
 
 def _token(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            token = file.read(65536).strip()
+        token = read_regular(path, 65536).decode("ascii", "replace").strip()
     except OSError as error:
         raise SourceFailed(
             "credentials", f"{path}: can't be read ({error.strerror}); check token_file"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from extproc.io.regular import read_regular
 from extproc.io.transports import self_signed
 
 
@@ -57,7 +58,7 @@ class TlsFiles:
 
     def pems(self) -> Pems:
         """The files' content. Raises OSError."""
-        return Pems(Path(self.cert).read_bytes(), Path(self.key).read_bytes(), _content(self.client_ca))
+        return Pems(read_regular(self.cert), read_regular(self.key), _content(self.client_ca))
 
 
 class SelfSigned:
@@ -158,7 +159,7 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 
 def _content(path: str) -> bytes:
-    return Path(path).read_bytes() if path else b""
+    return read_regular(path) if path else b""
 
 
 def _changes(*paths: str) -> tuple[tuple[int, int], ...]:
