@@ -22,7 +22,7 @@ from extproc.core.states import (
 )
 from extproc.core.steering import Steering
 from extproc.errors import Unreadable
-from extproc.io.records import request_of, rows_of, shadow_of, state_of
+from extproc.io.records import prefill_of, request_of, rows_of, shadow_of, state_of
 
 
 def explain(steering: Steering, body: bytes, path: str, now: float) -> dict[str, Any]:
@@ -71,6 +71,7 @@ def _told(decision: Decision, outcome: str, why: str, parts: dict[str, list[floa
         "request": request_of(decision),
         "choice": decision.replica.address if decision.replica else None,
         "fallbacks": [replica.address for replica in decision.order[1:]],
+        **prefill_of(decision),
         "reason": decision.reason,
         "trouble": decision.trouble or None,
         "rho": round(decision.rho, 4),

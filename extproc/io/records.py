@@ -108,6 +108,7 @@ def _readable(kept: Kept) -> dict[str, Any]:
         "request": request_of(decision),
         "choice": decision.replica.address if decision.replica else None,
         "fallbacks": [replica.address for replica in decision.order[1:]],
+        **prefill_of(decision),
         "reason": decision.reason,
         "trouble": decision.trouble or None,
         "rho": round(decision.rho, 4),
@@ -171,6 +172,12 @@ def shadow_of(opinion: Opinion | None) -> dict[str, Any] | None:
         "predicted_seconds": opinion.seconds,
         "chosen_predicted_seconds": opinion.chosen_seconds,
     }
+
+
+def prefill_of(decision: Decision) -> dict[str, str]:
+    """Who computes its prompt, where another replica does than the one that answers."""
+    prefill = decision.prefill
+    return {"prefill": prefill.replica.address} if prefill is not None and prefill.replica is not None else {}
 
 
 def request_of(decision: Decision) -> dict[str, Any]:

@@ -8,6 +8,7 @@ next answer that it would hold up. Apart it costs 2 s and the transfer.
 from random import Random
 from typing import Any
 
+import orjson
 import pytest
 
 from extproc.config import parse
@@ -245,3 +246,61 @@ def test_settings_reach_the_pool():
     assert handover is not None
     assert (handover.role("10.0.0.1:1"), handover.role("10.0.0.2:1")) == ("prefill", "decode")
     assert handover.rules.header == "x-kvsteer-prefill"
+
+
+class Heard:
+    """Who tells other gateways, noting what there is to tell."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def placed(self, decision: Any, replica: Any) -> None:
+        self.told.append((f"placed at {replica.address}", decision.key))
+
+    def first_token(self, key: int) -> None:
+        self.told.append(("first token", key))
+
+    def ended(self, key: int) -> None:
+        self.told.append(("ended", key))
+
+
+def test_other_gateways_hear_of_both_charges_and_of_their_ends():
+    steering = made({P: "prefill", D1: "decode"})
+    heard = steering.ledger.listener = Heard()
+    decision = decide(steering, 2000)
+    key, leg = decision.key, decision.prefill.key
+    assert key != leg
+    steering.served(decision, D1, 1.0)
+    steering.ledger.release(key, 2.0)
+    assert heard.told == [(f"placed at {P}", leg), (f"placed at {D1}", key), ("ended", leg), ("ended", key)]
+
+
+def test_with_feedback_a_pair_teaches_nothing_of_caches():
+    """Engines count what came over as cached, which nobody predicted."""
+    from extproc.core.ending import Ending
+    from extproc.core.usage.record import Usage
+
+    pool = Pool("chat", traits=Traits(prefill_speed=1000.0), distrust=0.8)
+    for address in (P, D1):
+        pool.join(address, 0.0)
+    pool.handover = Handover(HandoverRules(transfer=2000.0), {P: "prefill", D1: "decode"})
+    steering = Steering([pool], Rules(), Random(1))
+    decision = decide(steering, 2000)
+    ending = Ending()
+    ending.usage = Usage(input=2000, cached=1999, output=8)
+    steering.learn(decision, ending, 3.0)
+    pool.tick(4.0)
+    assert pool.feedback is not None
+    assert not pool.feedback.scales
+    assert {r.address for r in pool.replicas if pool.index.match([1, 2]).get(r.slot)} == {P, D1}
+
+
+def test_what_explains_a_decision_names_who_computes_its_prompt():
+    from extproc.io.explaining import explain
+
+    steering = made({P: "prefill", D1: "decode"})
+    body = orjson.dumps(chat("word " * 1600))
+    told = explain(steering, body, "/v1/chat/completions", 0.0)
+    assert (told["choice"], told["prefill"], told["reason"]) == (D1, P, "prefill_apart")
+    short = explain(steering, orjson.dumps(chat("word")), "/v1/chat/completions", 0.0)
+    assert "prefill" not in short
