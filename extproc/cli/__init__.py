@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from extproc import __version__
+from extproc.cli.examples import below
 
 #: Command -> (module with a click command named `command`, one line for the overview).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -69,6 +70,7 @@ class _LazyGroup(click.Group):
             return None
         command: click.Command = import_module(COMMANDS[cmd_name][0]).command
         command.name = cmd_name
+        command.epilog = command.epilog or below(cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
