@@ -30,6 +30,7 @@ from extproc.io.operator import OperatorDesk
 from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.page import build as live_page
 from extproc.io.page.orders import Orders
+from extproc.io.recorder import RecordDesk
 from extproc.io.records import Records
 from extproc.io.report_desk import ReportDesk
 from extproc.io.roster import FixedRoster, Roster
@@ -141,7 +142,8 @@ class Gateway:
         )  # fmt: skip
         self.orders = Orders(settings, (self.operator, self.versions), self._follow)
         scale_in = ScaleInPage(self.steering.pools)
-        desks = self.reports, self._state_page(), self.page, self.orders, scale_in
+        record = RecordDesk(self.records, clock.monotonic)
+        desks = self.reports, self._state_page(), self.page, self.orders, scale_in, record
         self.admin = Admin(
             settings.admin.address,
             pools=self.steering.pools,

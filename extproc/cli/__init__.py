@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "extproc.cli.simulate",
         "Compare policies on a trace or generated traffic, in virtual time.",
     ),
+    "record": (
+        "extproc.cli.record",
+        "Record what gateways are asked for, without text, as a trace for simulate.",
+    ),
     "explain": ("extproc.cli.explain", "Where a request would go now, and why: the whole table."),
     "policy": ("extproc.cli.policy", "What a pool chooses by: see, change, put back, in running gateways."),
     "versions": (

@@ -101,11 +101,11 @@ def undrain(replica: str, admin: str, as_json: bool) -> None:
     _exit_unwritten(order)
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--deadline") -> float:
     """Seconds of a time such as 90s, 10m or 1h. Exits with 2 when it is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if not match:
-        fail(f"--deadline {text}: is no time; write for example 90s, 10m or 1h", 2)
+        fail(f"{option} {text}: is no time; write for example 90s, 10m or 1h", 2)
     return float(match[1]) * _UNITS[match[2]]
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from extproc.core.admission.answers import Answer
 from extproc.core.decide import Decision
@@ -27,6 +27,16 @@ Kept = tuple[Exchange, float, float, tuple[str, int, str], State]
 _NAME = 128
 
 
+class Recorder(Protocol):
+    """Who is told of exchanges while they have their prefix chains."""
+
+    def settled(self, exchange: Exchange, decision: Decision) -> None:
+        """It was decided."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """It is over, and all is known of its end that will be."""
+
+
 class Records:
     """A ring of the last `size` exchanges that came to a decision.
 
@@ -41,11 +51,17 @@ class Records:
         #: By pool: what its replicas told when its outlook had this version, shared by all decisions since.
         self._told: dict[str, tuple[Sequence[Replica], int, Told]] = {}
         self.shared: Callable[[], str] = lambda: "off"
+        #: Is told of the same exchanges while somebody records (io/recorder.py).
+        self.recorder: Recorder | None = None
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Keep a decision, with what was known of each candidate. Requests in flight count this one already."""
         decision = exchange.decision
-        if decision is None or not self._ring.maxlen:
+        if decision is None:
+            return
+        if self.recorder is not None:
+            self.recorder.settled(exchange, decision)
+        if not self._ring.maxlen:
             return
         pool = decision.pool
         policy = (pool.policy_name, pool.policy_version, self.shared())
@@ -67,6 +83,8 @@ class Records:
     def ended(self, exchange: Exchange) -> None:
         """The exchange is over: its prefix chain, which may be long, is not needed for the record."""
         decision = exchange.decision
+        if self.recorder is not None:
+            self.recorder.ended(exchange)
         if decision is not None and decision.prompt is not None:
             decision.prompt.chains = []
             decision.prompt.model = decision.prompt.model[:_NAME]

@@ -66,7 +66,11 @@ class FactorSettings(Settings):
         """Who reads the metrics, this one too."""
         if not self.metric:
             return engine
-        return _named(engine, self.metric) if isinstance(engine, str) else _made(cast(Hashable, engine), self.metric)
+        return (
+            _named(engine, self.metric)
+            if isinstance(engine, str)
+            else _made(cast(Hashable, engine), self.metric)
+        )
 
 
 @lru_cache(maxsize=64)

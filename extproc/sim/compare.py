@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from extproc.core.fleet import Traits
 from extproc.core.waiting import RoomSettings
+from extproc.sim.jobs import BLOCK_TOKENS
 from extproc.sim.plan import Fleet
 from extproc.sim.report import Result
 from extproc.sim.run import SimSettings, Simulation
@@ -77,7 +78,14 @@ def settings_of(plan: Plan, name: str, seed: int) -> SimSettings:
         traits=traits_of(plan.sim.fleet, plan.sim.telemetry),
         room=plan.room if policy != name else None,
     )
-    return replace(plan.sim, gateway=gateway, seed=seed)
+    return replace(plan.sim, gateway=gateway, seed=seed, fleet=_cut(plan))
+
+
+def _cut(plan: Plan) -> Fleet:
+    """The fleet with caches in blocks as the workload's prompts are cut into."""
+    block = int(plan.workload.facts.get("block_tokens", BLOCK_TOKENS))
+    replicas = {name: replace(engine, block=block) for name, engine in plan.sim.fleet.replicas.items()}
+    return replace(plan.sim.fleet, replicas=replicas)
 
 
 def compare(plan: Plan, progress: Callable[[str, int, int], None] | None = None) -> list[Result]:

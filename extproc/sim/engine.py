@@ -42,6 +42,7 @@ class EngineSettings:
     max_running: int = 128
     kv_tokens: int = 3_000_000
     speed: float = 1.0
+    block: int = BLOCK_TOKENS
 
     def __post_init__(self) -> None:
         within("prefill", self.prefill_speed, 1, 1e9)
@@ -53,6 +54,7 @@ class EngineSettings:
             raise ValueError("step, per_sequence and per_context can't all be 0: a step must take some time")
         whole("chunk", self.chunk, 1, 10**9)
         whole("max_running", self.max_running, 1, 10**6)
+        whole("block", self.block, 1, BLOCK_TOKENS)
         whole("kv", self.kv_tokens, BLOCK_TOKENS, 10**12)
         within("speed", self.speed, SLOWEST, FASTEST)
 
@@ -88,7 +90,7 @@ class Engine:
     def __init__(self, name: str, settings: EngineSettings, now: float) -> None:
         self.name = name
         self.settings = settings
-        self.cache = BlockCache(settings.kv_tokens // BLOCK_TOKENS)
+        self.cache = BlockCache(settings.kv_tokens // settings.block)
         self.queue: deque[Job] = deque()
         self.wake = math.inf
         self.busy = 0.0
@@ -176,7 +178,7 @@ class Engine:
             yield self._partial, prefill_work(self._partial.position, self._partial.row.tokens, doubling)
         for job in self.queue:
             blocks, tokens = job.row.blocks[: job.full], job.row.tokens
-            held = self.cache.leading(blocks, ahead) * BLOCK_TOKENS
+            held = self.cache.leading(blocks, ahead) * self.settings.block
             ahead.update(blocks)
             yield job, prefill_work(min(held, tokens - 1), tokens, doubling)
 
@@ -250,7 +252,7 @@ class Engine:
 
     def _shared(self) -> int:
         job = self.queue[0]
-        return self.cache.leading(job.row.blocks[: job.full]) * BLOCK_TOKENS
+        return self.cache.leading(job.row.blocks[: job.full]) * self.settings.block
 
     def _schedule(self) -> tuple[float, int]:
         """Fill a step with prompt tokens, first come first served: its work, and its sequences."""
@@ -281,7 +283,7 @@ class Engine:
         job = self.queue.popleft()
         row = job.row
         job.hit = job.position = min(
-            self.cache.leading(row.blocks[: job.full]) * BLOCK_TOKENS, row.tokens - 1
+            self.cache.leading(row.blocks[: job.full]) * self.settings.block, row.tokens - 1
         )
         job.began = self._started
         self.hits += job.hit

@@ -5,9 +5,8 @@ from enum import IntEnum
 
 from extproc.core.prompt import BYTES_PER_TOKEN_ID, Chain, Prompt
 
-#: Tokens of one block: what the public traces number and what the modelled engine caches by.
+#: Tokens of one block, unless a trace says otherwise: what the public ones number and modelled engines cache by.
 BLOCK_TOKENS = 512
-_BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN_ID
 _MASK60 = (1 << 60) - 1
 
 
@@ -27,13 +26,13 @@ class Row:
         at: arrival in seconds; for a later turn of a session, ignored.
         tokens: prompt tokens, at least 1.
         output: tokens the answer has, at least 1.
-        blocks: chained 60-bit hashes of the prompt's 512-token blocks; the last may stand for a partial one.
+        blocks: chained 60-bit hashes of the prompt's blocks of `block` tokens; the last may stand for a partial one.
         limit: output limit the request names; None when it names none.
         think: seconds after the previous turn's answer before this one starts.
         after: the next turn of the same session; None when there is none.
     """
 
-    __slots__ = ("after", "at", "blocks", "limit", "output", "think", "tokens")
+    __slots__ = ("after", "at", "block", "blocks", "limit", "output", "think", "tokens")
 
     def __init__(
         self,
@@ -44,6 +43,7 @@ class Row:
         *,
         limit: int | None = None,
         think: float = 0.0,
+        block: int = BLOCK_TOKENS,
     ) -> None:
         self.at = at
         self.tokens = max(tokens, 1)
@@ -51,13 +51,14 @@ class Row:
         self.blocks = blocks
         self.limit = limit
         self.think = think
+        self.block = block
         self.after: Row | None = None
 
     def prompt(self) -> Prompt:
         """The request as a gateway reads it: token ids, so that tokens come out exact."""
         size = self.tokens * BYTES_PER_TOKEN_ID
-        count = len(self.blocks)
-        ends = list(range(_BLOCK_BYTES, _BLOCK_BYTES * (count + 1), _BLOCK_BYTES))
+        count, each = len(self.blocks), self.block * BYTES_PER_TOKEN_ID
+        ends = list(range(each, each * (count + 1), each))
         ends[-1] = size
         return Prompt(
             dialect="trace",
@@ -98,7 +99,7 @@ class Job:
         self.began = self.first = self.finished = -1.0  #: computing, first token, end
         self.hit = 0  #: prompt tokens found in the replica's cache
         self.position = 0  #: prompt tokens computed or found
-        self.full = row.tokens // BLOCK_TOKENS  #: full blocks, which engines share
+        self.full = row.tokens // row.block  #: full blocks, which engines share
         self.replica = ""
         self.status = Status.UNFINISHED
 

@@ -3,6 +3,7 @@
 * Mooncake: `timestamp` (ms), `input_length`, `output_length` (tokens), `hash_ids` (chained ids of 512-token blocks).
 * Agents: the same with `session`, `turn` and `think_ms`. A session's first turn arrives by its timestamp, a later
   one `think_ms` after the answer before it; what the other would tell may be left out.
+* Recorded (`kvsteer record`): Mooncake's with `block_tokens`, the same in all rows, and `output_limit`.
 * Azure: TIMESTAMP, ContextTokens, GeneratedTokens. It tells nothing of prefixes, so nothing is shared.
 """
 
@@ -57,6 +58,11 @@ def read_trace(path: Path) -> Workload:
         "sha256": hashlib.sha256(data).hexdigest(),
         "requests": len(rows),
     }
+    blocks = {row.block for row in rows}
+    if len(blocks) > 1:
+        raise WorkloadError(f"{path}: block_tokens must be the same in all rows, not {sorted(blocks)}")
+    if blocks != {BLOCK_TOKENS}:
+        facts["block_tokens"] = blocks.pop()
     seconds = max(row.at for row in rows)
     return Workload(name, lambda: _copies(rows), facts, seconds, max(map(_pauses, rows)))
 
@@ -92,7 +98,9 @@ def _lines(data: bytes, newline: str | None = None) -> io.TextIOWrapper:
 def _copies(rows: list[Row]) -> Iterator[Row]:
     """Copies that a run may change: those that arrive by the clock, in time, with later turns hung on them."""
     copies = {
-        id(row): Row(row.at, row.tokens, row.output, row.blocks, limit=row.limit, think=row.think)
+        id(row): Row(
+            row.at, row.tokens, row.output, row.blocks, limit=row.limit, think=row.think, block=row.block
+        )
         for row in rows
     }
     later = set()
@@ -186,18 +194,20 @@ def _row(record: Any) -> Row:
         if name not in record:
             raise ValueError(f"{name} is missing")
     tokens = whole("input_length", record["input_length"], 0, MOST_TOKENS)
-    ids, needed = record["hash_ids"], max(-(-tokens // BLOCK_TOKENS), 1)
+    block = whole("block_tokens", record.get("block_tokens", BLOCK_TOKENS), 1, BLOCK_TOKENS)
+    limit = record.get("output_limit")
+    ids, needed = record["hash_ids"], max(-(-tokens // block), 1)
     if type(ids) is not list or not all(type(number) is int for number in ids):
         raise ValueError(f"hash_ids must be a list of whole numbers, not {shown(ids)}")
     if len(ids) != needed:
-        raise ValueError(
-            f"{tokens} tokens are {needed} blocks of {BLOCK_TOKENS}, but hash_ids has {len(ids)}"
-        )
+        raise ValueError(f"{tokens} tokens are {needed} blocks of {block}, but hash_ids has {len(ids)}")
     return Row(
         within("timestamp (ms from the start)", record.get("timestamp", 0), 0, MOST_SECONDS * 1000) / 1000,
         tokens,
         whole("output_length", record["output_length"], 0, MOST_TOKENS),
         [block_hash(number) for number in ids],
+        limit=None if limit is None else whole("output_limit", limit, 0, MOST_TOKENS),
+        block=block,
         think=within("think_ms", record.get("think_ms", 0), 0, DAY * 1000) / 1000,
     )
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -362,3 +363,42 @@ async def test_axe_finds_no_serious_fault_in_any_view(world: World) -> None:
             )
             assert found == [], f"{name}, {colours}"
     await world.browser.prefers("light")
+
+
+async def test_what_runs_is_recorded_and_played_again(world: World) -> None:
+    trace = world.folder / "trace.jsonl"
+    kvsteer = [sys.executable, "-m", "extproc"]
+    argv = [*kvsteer, "record", "--for", "3s", "-o", str(trace), "--admin", world.origin, "--json"]
+    recording = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+    try:
+        async with asyncio.timeout(LONGEST):
+            while True:  # until some requests fell into those seconds
+                work = arrivals(
+                    Shape(seconds=1, sessions_per_second=6, document_bytes=2000, think=(0.1, 0.2))
+                )
+                await drive(world.stack.url, work, "charged_cost")
+                if recording.returncode is not None:
+                    break
+        said = json.loads((await recording.communicate())[0])
+    finally:
+        if recording.returncode is None:
+            recording.kill()
+    assert said["requests"] > 0
+    assert said["ttft_mean"] > 0
+    assert "the engine" not in trace.read_text()  # the prompts' words
+    argv = [
+        *kvsteer,
+        "simulate",
+        str(trace),
+        "--replicas",
+        "3",
+        "--policies",
+        "charged_cost,round_robin",
+        "--json",
+        "-",
+    ]
+    played = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+    runs = json.loads((await played.communicate())[0])["runs"]
+    assert [(run["policy"], run["failed"], run["unfinished"]) for run in runs] == [
+        ("charged_cost", 0, 0), ("round_robin", 0, 0),
+    ]  # fmt: skip
