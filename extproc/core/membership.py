@@ -185,15 +185,22 @@ class Membership:
         return self._changes(False)
 
     def took(
-        self, source: str, endpoints: Iterable[Endpoint], now: float, *, doubtful: bool = False
+        self,
+        source: str,
+        endpoints: Iterable[Endpoint],
+        now: float,
+        *,
+        doubtful: bool = False,
+        error: str = "",
     ) -> Changes:
         """A source answered with its complete set. Raises KeyError for a source that is none.
 
+        With an `error`, a short word, it goes on failing all the same: something else of it does not answer.
         The very tuple of last time is known again without a look into it.
         """
         known = self._known[source]
         same = endpoints is known.answer and isinstance(endpoints, tuple)
-        if same and known.doubted is None and not known.error:
+        if same and known.doubted is None and not known.error and not error:
             known.answered = now
             return Changes()
         latest = by_address(endpoints, self._limit)
@@ -204,7 +211,8 @@ class Membership:
             return Changes()
         first = known.answered is None
         known.latest, known.believed, known.doubted = latest, believed, doubted
-        known.answer, known.answered, known.error, known.failing = endpoints, now, "", None
+        known.answer, known.answered, known.error = endpoints, now, error
+        known.failing = (now if known.failing is None else known.failing) if error else None
         return self._changes(first)
 
     def failed(self, source: str, error: str, now: float) -> None:

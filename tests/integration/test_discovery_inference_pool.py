@@ -303,3 +303,38 @@ async def test_closing_it_closes_both_watches(server: KubeServer) -> None:
     async with asyncio.timeout(patient(30)):
         while server.watching:
             await asyncio.sleep(0.005)
+
+
+async def test_what_the_pods_say_does_not_end_a_failure_of_the_pool(server: KubeServer) -> None:
+    server.put(POOLS, pool(ports=(8000,)))
+    server.put(PODS, pod("a", "10.0.0.1"))
+    joined: list[Changes] = []
+    discovery = Discovery("chat", [source(server)], joined.append, asyncio.get_running_loop().time)
+
+    async def until(happened: Callable[[], bool]) -> None:
+        async with asyncio.timeout(patient(30)):
+            while not happened():
+                await asyncio.sleep(0.005)
+
+    def error() -> str:
+        return discovery.status()[0].error
+
+    def events() -> list[str]:
+        return [line["event"] for line in logs if line["event"].startswith("discovery source")]
+
+    with capture_logs() as logs:
+        task = asyncio.create_task(discovery.run())
+        try:
+            await until(lambda: server.watching == [PODS, POOLS])
+            server.put(POOLS, pool(ports=(0,)))
+            await until(lambda: error() == "unreadable")
+            server.put(PODS, pod("b", "10.0.0.2"))
+            await until(lambda: len(discovery.membership.endpoints) == 2)
+            assert error() == "unreadable"
+            assert events() == ["discovery source fails; the last known replicas stay"]
+            server.put(POOLS, pool(ports=(8000,)))  # as it was: its pods have nothing new to say
+            await until(lambda: error() == "")
+            await until(lambda: events()[1:] == ["discovery source answers again"])
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

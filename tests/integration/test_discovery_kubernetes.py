@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from extproc.io.discovery import Failed, Found, KubernetesSource, pods, service_slices
+from extproc.io.discovery import Failed, Found, KubernetesSource, kube_watch, pods, service_slices
 from extproc.io.discovery.kube_api import Access, KubeApi
 from extproc.io.discovery.kube_objects import Parsed
 from extproc.io.discovery.kubernetes import Resource
@@ -518,3 +518,40 @@ async def test_cancelling_ends_the_watch_and_closes_its_connection() -> None:
         async with asyncio.timeout(patient(5)):
             await ended.wait()
         assert heard.task.cancelled()
+
+
+@pytest.mark.parametrize("body", [b"", b"<html><body>log in</body></html>", b"[]", b"null"])
+async def test_watches_that_end_at_once_without_an_event_are_told_and_lists_go_on(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube_watch, "_SHORT", 600.0)  # on a machine that stalls "at once" may take a while
+    async with serving() as server:
+        server.items = [pod("a", "10.0.0.1")]
+        ended = asyncio.Event()
+
+        async def no_watch(_: web.Request, response: web.StreamResponse) -> None:
+            await response.write(body)
+            if ended.is_set():
+                await response.write(b"\n" + bookmark(200))
+                await asyncio.Event().wait()
+
+        server.watches = [no_watch] * 1000
+        async with Heard(server) as heard:
+            await heard.until(lambda: bool(heard.reasons))
+            assert [kind for kind, _ in server.asked[:4]] == ["list", "watch", "watch", "watch"]
+            server.items, server.version = [pod("a", "10.0.0.1"), pod("b", "10.0.0.2")], 101
+            await heard.until(lambda: heard.found == {"10.0.0.1:8000": False, "10.0.0.2:8000": False})
+            last = [said for said in heard.said if isinstance(said, Found)][-1]
+            assert last.trouble is not None, "the list alone ended the failure"
+            assert {last.trouble.reason, *heard.reasons} == {"unreadable"}
+            if body:
+                return  # what is no event stays none
+            ended.set()
+            await heard.until(lambda: isinstance(heard.said[-1], Found) and heard.said[-1].trouble is None)
+
+
+async def test_lists_that_are_always_gone_are_told() -> None:
+    async with serving() as server:
+        server.status["list"] = [410] * 1000
+        async with Heard(server) as heard:
+            await heard.until(lambda: heard.reasons[:1] == ["unreadable"])

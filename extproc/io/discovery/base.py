@@ -31,14 +31,6 @@ _NAMED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A source's complete set. `doubtful`: it has just come back and may not be complete yet."""
-
-    endpoints: tuple[Endpoint, ...]
-    doubtful: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Failed:
     """A source could not answer.
 
@@ -48,6 +40,18 @@ class Failed:
 
     reason: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A source's complete set.
+
+    `doubtful`: it has just come back and may not be complete yet. `trouble`: what of the source fails nevertheless.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    doubtful: bool = False
+    trouble: Failed | None = None
 
 
 class SourceFailed(Exception):
@@ -176,26 +180,30 @@ class Discovery:
         now = self._clock()
         if isinstance(answer, Failed):
             self.membership.failed(source, answer.reason, now)
-            self._fails(source, answer)
+            self._on_failure(source, answer.reason)
+            self._say(source, answer)
         else:
-            doubtful = answer.doubtful
-            self._tell(self.membership.took(source, answer.endpoints, now, doubtful=doubtful))
-            self._look(source)
+            doubtful, error = answer.doubtful, answer.trouble.reason if answer.trouble else ""
+            changes = self.membership.took(source, answer.endpoints, now, doubtful=doubtful, error=error)
+            self._tell(changes)
+            self._look(source, answer.trouble)
         self._silent.discard(source)
         self._heard.set()
 
-    def _look(self, source: str) -> None:
+    def _look(self, source: str, trouble: Failed | None) -> None:
         """Note how the source does after an answer: it may have been refused for its size."""
         (status,) = (status for status in self.status() if status.source == source)
         if status.error == TOO_MANY:
             detail = f"more than {self._limit} endpoints; raise the limit, or narrow what is looked for"
-            self._fails(source, Failed(TOO_MANY, detail))
+            self._on_failure(source, TOO_MANY)
+            self._say(source, Failed(TOO_MANY, detail))
+        elif trouble is not None:
+            self._say(source, trouble)
         elif self._told.pop(source, None):
             _log.info("discovery source answers again", pool=self._pool, source=source)
 
-    def _fails(self, source: str, failed: Failed) -> None:
-        """Count each failure, but tell of it when it begins or gets another reason."""
-        self._on_failure(source, failed.reason)
+    def _say(self, source: str, failed: Failed) -> None:
+        """Tell of a failure when it begins or gets another reason."""
         if self._told.get(source) != failed.reason:
             self._told[source] = failed.reason
             _log.warning(

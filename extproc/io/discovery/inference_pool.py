@@ -10,7 +10,7 @@ anew loses nobody; one that never was is a failure.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import structlog
@@ -103,6 +103,7 @@ class _Members:
 
     spec: PoolSpec
     task: asyncio.Task[None]
+    said: Found | Failed | None = None
 
 
 class _Told:
@@ -158,6 +159,7 @@ class InferencePoolSource:
         self._envoy = envoy
         self._spec: PoolSpec | None = None
         self._members: _Members | None = None
+        self._trouble: Failed | None = None  # the pool's own, which what its pods say does not end
         self._told = _Told()
 
     async def watch(self) -> AsyncGenerator[Found | Failed, None]:
@@ -192,12 +194,25 @@ class InferencePoolSource:
         watched = ListWatch(self._api, resource, lambda pools: pools.get(self._pool), limit=self._limit)
         async with aclosing(watched.follow()) as answers:
             async for answer in answers:
+                before, self._trouble = (
+                    self._trouble,
+                    answer if isinstance(answer, Failed) else watched.trouble,
+                )
                 if isinstance(answer, Failed):
                     self._told.take(answer)
                 elif answer is None:
                     await self._absent()
                 elif self._members is None or answer != self._members.spec:
                     await self._follow_members(answer)
+                elif before != self._trouble and self._members.said is not None:
+                    self._take(self._members.said)
+
+    def _take(self, said: Found | Failed) -> None:
+        """Tell what the pods' watch said. While the pool can't be read, that is what is wrong."""
+        if isinstance(said, Found):
+            said = replace(said, trouble=self._trouble or said.trouble)
+        if isinstance(said, Found) or self._trouble is None:
+            self._told.take(said)
 
     async def _absent(self) -> None:
         """There is no such pool: it was deleted, or is still to be created."""
@@ -210,7 +225,7 @@ class InferencePoolSource:
             detail = f"there is no InferencePool {self._pool} in namespace {self._namespace}; create it"
             self._told.take(Failed("not_found", detail))
         else:
-            self._told.take(Found(()))
+            self._told.take(Found((), trouble=self._trouble))
 
     async def _follow_members(self, spec: PoolSpec) -> None:
         self._say(spec)
@@ -224,10 +239,14 @@ class InferencePoolSource:
         async def follow() -> None:
             async with aclosing(watched.follow()) as answers:
                 async for answer in answers:
-                    self._told.take(answer)
+                    if isinstance(answer, Found):
+                        answer = replace(answer, trouble=watched.trouble)
+                    members.said = answer
+                    self._take(answer)
 
         self._spec = spec
-        self._members = _Members(spec, asyncio.create_task(follow(), name=f"members of {self._pool}"))
+        task = asyncio.create_task(follow(), name=f"members of {self._pool}")
+        self._members = members = _Members(spec, task)  # which begins with the loop's next turn
         self._told.changed.set()  # whoever waits must watch over the new task
 
     async def _forget_members(self) -> None:

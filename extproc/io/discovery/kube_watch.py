@@ -4,6 +4,7 @@
       ^                      |           |                 |
       |                      |           |                 cut off, quiet: watch again from the last version
       +--- 410 Gone ---------+-----------+                 a line that can't be read: list anew, the set stays
+      +--- ended at once, without an event, three times ---+
 
 A bookmark moves the resource version on, so that a quiet watch can be resumed as well.
 """
@@ -25,6 +26,9 @@ _R = TypeVar("_R")
 _RESUMABLE = frozenset({"connect", "broken", "timeout", "busy", "status_5xx", "credentials", "denied", "tls"})
 #: A watch that ends sooner, in seconds, and without an event counts as a failure: it must not be opened in a rush.
 _SHORT = 1.0
+#: After so many such ends in a row something is wrong: it may be another server, or a proxy, that answers.
+_EMPTY = 3
+_HINT = "look whether a proxy answers in the API server's place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,9 @@ class ListWatch(Generic[_T, _R]):
         resource: what to watch.
         digest: name -> object, all there are, made into what is told; may raise SourceFailed.
         limit: most objects kept.
+
+    Attributes:
+        trouble: why what is told is as old as the last list, though lists come: watches keep failing. Else None.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class ListWatch(Generic[_T, _R]):
         #: Resource version up to which `_objects` is known; "" when it must be listed.
         self._version = ""
         self._failures = 0
+        self.trouble: Failed | None = None
 
     async def follow(self) -> AsyncGenerator[_R | Failed, None]:
         """What there is after each change, each bookmark and each time the watch is opened; goes on for ever."""
@@ -77,16 +85,25 @@ class ListWatch(Generic[_T, _R]):
                     async for digest in told:
                         yield digest
             except Expired:
-                self._version = ""
                 self._failures += 1
+                if self._failures >= _EMPTY:
+                    yield self._failed(Failed("unreadable", f"{self._resource.path}: always 410; {_HINT}"))
+                self._version = ""
             except SourceFailed as error:
                 self._failures += 1
                 if error.reason not in _RESUMABLE:
+                    self._failed(error.said)
                     self._version = ""
                 if self._failures > 1 or not self._version:  # a watch may be cut once without a word
                     yield error.said
             if self._failures:
                 await asyncio.sleep(backoff(self._failures))
+
+    def _failed(self, said: Failed) -> Failed:
+        """Note a failure after which all is listed anew; where watches keep failing, a list does not end it."""
+        if self._version and self._failures >= _EMPTY:
+            self.trouble = said
+        return said
 
     async def _round(self) -> AsyncGenerator[_R, None]:
         """List if need be, then watch until the watch ends."""
@@ -100,10 +117,17 @@ class ListWatch(Generic[_T, _R]):
             async for events in batches:
                 self._apply(events)
                 if events:
-                    heard, self._failures = True, 0
+                    heard, self._failures, self.trouble = True, 0, None
                 yield self._digest(self._objects)
         if heard or loop.time() - began >= _SHORT:
             self._failures = 0
+            if self.trouble is not None:
+                self.trouble = None
+                yield self._digest(self._objects)
+        elif self._failures + 1 >= _EMPTY:
+            raise SourceFailed(
+                "unreadable", f"{resource.path}: watches end at once, without an event; {_HINT}"
+            )
         else:
             self._failures += 1
 

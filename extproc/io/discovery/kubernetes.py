@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 
 import structlog
 
@@ -102,4 +103,4 @@ class KubernetesSource:
         """The set after each change, each bookmark and each time the watch is opened."""
         async with self._api, aclosing(self._watched.follow()) as answers:
             async for answer in answers:
-                yield answer
+                yield answer if isinstance(answer, Failed) else replace(answer, trouble=self._watched.trouble)
