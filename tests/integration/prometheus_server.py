@@ -94,8 +94,9 @@ class PrometheusServer:
         return [rule for group in self._ask("/api/v1/rules")["groups"] for rule in group["rules"]]
 
     def names(self) -> set[str]:
-        """Names of all metrics it ever saw."""
-        return set(self._ask("/api/v1/label/__name__/values"))
+        """Names of all metrics that were ever exposed, also of those that have no series yet."""
+        told = set(self._ask("/api/v1/metadata"))
+        return told | {f"{name}_bucket" for name in told} | set(self._ask("/api/v1/label/__name__/values"))
 
     def _is_ready(self) -> bool:
         try:
