@@ -15,6 +15,7 @@ from extproc.config import GatewaySettings
 from extproc.core.admission.adapt import FLEET, AdaptSettings, Change, Controller
 from extproc.core.admission.board import Board
 from extproc.core.admission.budget import Budget
+from extproc.core.admission.caps import BOUNDLESS, NAME, Caps, caps_of
 from extproc.core.admission.desk import Desk
 from extproc.core.admission.gate import Ask, Gate
 from extproc.core.admission.identity import Source
@@ -109,9 +110,12 @@ class Admission:
         now = clock()
         self._tenants = tenants_of(self.settings)
         shared = bool(settings.redis.url)
-        self.sides = [
-            self._side(pool, self.settings.budget.gateways if shared else 1, now) for pool in steering.pools
-        ]
+        gateways = self.settings.budget.gateways if shared else 1
+        several = len(steering.pools) > 1
+        caps = caps_of(self._me, self._tenants.all, gateways, now) if several else None
+        self.sides = [self._side(pool, gateways, now, caps) for pool in steering.pools]
+        self._caps = Caps(caps, [side.gate for side in self.sides]) if caps is not None else None
+        self._caps_board = Board(self._tenants.all, BOUNDLESS, now)
         self._store = self._make_store(settings) if shared else None
         self._boards = {} if shared else {side.pool.name: self._board(side, now) for side in self.sides}
         self.trade_errors = 0
@@ -139,6 +143,8 @@ class Admission:
 
     async def tick(self) -> None:
         """Renew what is leased; call it every `interval` seconds."""
+        if self._caps is not None:  # first, as rates begin full only where this is a gateway's first trade
+            await self._trade_caps(self._caps)
         for side in self.sides:
             await self._trade(side)
         self.desk.pump(self._clock())
@@ -165,12 +171,26 @@ class Admission:
         """Free what is leased."""
         if self._store is None:
             return
-        for side in self.sides:
+        for name in [NAME, *(side.pool.name for side in self.sides)]:
             try:
-                await self._store.leave(side.pool.name)
+                await self._store.leave(name)
             except RedisError:
                 break  # it is taken for dead in a moment
         await self._store.close()
+
+    async def _trade_caps(self, caps: Caps) -> None:
+        now = self._clock()
+        if self._store is None:
+            caps.renew(self._caps_board, None, now)
+            return
+        total = (BOUNDLESS, 0.0)
+        try:
+            standing, _ = await self._store.trade(NAME, self._tenants.all, caps.asks(now), total=total)
+        except RedisError:
+            self.trade_errors += 1
+            caps.alone(self._clock())
+            return
+        caps.budget.take(standing, self._clock())
 
     async def _trade(self, side: PoolSide) -> None:
         now, gate, change = self._clock(), side.gate, self._proposal(side)
@@ -186,7 +206,7 @@ class Admission:
         try:
             standing, changed = await self._store.trade(
                 side.pool.name,
-                self._tenants.all,
+                gate.budget.tenants,
                 gate.asks(now),
                 total=(gate.budget.total, basis),
                 proposed=None if change is None else (change.after, basis),
@@ -208,8 +228,8 @@ class Admission:
             return None
         return None if change.before >= _UNKNOWN > budget.total else change
 
-    def _side(self, pool: Pool, gateways: int, now: float) -> PoolSide:
-        budget = Budget(self._me, self._tenants.all, _UNKNOWN, gateways, now)
+    def _side(self, pool: Pool, gateways: int, now: float, caps: Budget | None) -> PoolSide:
+        budget = Budget(self._me, self._tenants.all, _UNKNOWN, gateways, now, caps=caps)
         dry = self.settings.mode == "dry_run"
         gate = Gate(
             pool.name,
@@ -223,9 +243,11 @@ class Admission:
         return PoolSide(pool, gate, self.settings, now)
 
     def _board(self, side: PoolSide, now: float) -> Board:
-        board, gate = Board(self._tenants.all, _UNKNOWN, now), side.gate
+        board, gate = Board(side.gate.budget.tenants, _UNKNOWN, now), side.gate
 
         def renew(ask: Ask | None, at: float) -> None:
+            if self._caps is not None:
+                self._caps.renew(self._caps_board, ask, at)
             gate.take(board.trade(self._me, gate.asks(at, ask), at), at)
 
         gate.renew = renew

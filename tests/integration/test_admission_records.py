@@ -195,7 +195,7 @@ async def test_whoever_is_refused_for_its_tenants_sake_has_its_tenants_bounds_in
     assert await client.send("capped", **{"x-patience": "0.3"}) == 429
     told = await client.record("capped")
     assert (told["verdict"], told["reason"]) == ("reject", "tenant_in_flight")
-    assert told["tenant_used"] + told["tokens"] > told["tenant_in_flight_most"] == 2 * EACH
+    assert told["tenant_in_flight"] + told["tokens"] > told["tenant_in_flight_most"] == 2 * EACH
 
 
 async def test_whoever_would_wait_too_long_or_did_has_both_times_in_the_record(client: Client) -> None:

@@ -9,12 +9,15 @@ import pytest
 import redis as redis_py
 from redis.exceptions import RedisError
 
-from extproc.config import RedisSettings
+from extproc.app import Gateway
+from extproc.config import RedisSettings, parse
 from extproc.core.admission.board import Asked, Board
 from extproc.core.admission.shares import Row
 from extproc.core.admission.tenants import Tenant
+from extproc.core.states import STEERED
 from extproc.io.budget_store import BudgetStore
 from tests.integration.redis_server import PROGRAMS, redis_server
+from tests.unit.test_admission_server import BASE, Client
 
 A = Tenant(name="a", share=0.5, in_flight=600)
 #: So slow that what is refilled while a test runs is less than a token.
@@ -134,3 +137,28 @@ async def test_a_server_that_lost_everything_goes_on_from_what_gateways_last_kne
     assert await draw(40, -1) == (0, 0)  # nothing is known, and it is no new gateway: nothing is given twice
     direct.close()
     await store.close()
+
+
+async def test_a_cap_holds_over_all_pools_and_gateways_together(url: str) -> None:
+    text = BASE.format(mode="on", degrade="[]", wait=0).replace(
+        "tokens_in_flight: 100", "tokens_in_flight: 400"
+    )
+    gateways = [
+        Gateway(parse(f"gateway_id: g{i}\nredis: {{url: '{url}'}}\n{text}", "here")) for i in range(2)
+    ]
+    going = []
+    for number in range(16):
+        for gateway in gateways:
+            assert gateway.admission is not None
+            gateway.admission.look()
+            await gateway.admission.tick()
+            if number >= 4:  # until then they learn of each other, and of the budgets
+                going += [Client(gateway, "capped-id").send(40, model)[0] for model in ("large", "small")]
+    served = [exchange for exchange in going if exchange.outcome == STEERED]
+    # Each takes 44 tokens: nine of them are 398. Each gateway may keep what is too little for one more.
+    assert 7 <= len(served) <= 9
+    assert {exchange.decision.pool.name for exchange in served if exchange.decision} == {"big", "little"}
+    assert "tenant_in_flight" in {exchange.why for exchange in going}
+    for gateway in gateways:
+        assert gateway.admission is not None
+        await gateway.admission.close()

@@ -354,7 +354,7 @@ async def test_usage_that_the_access_log_tells_later_settles_an_abandoned_stream
     it = await supplied()
     exchange, _ = Client(it, "rated-id").send(100, stream=True)
     assert it.admission is not None
-    account = it.admission.sides[0].gate.budget.accounts["rated"]
+    account = it.admission.sides[0].gate.budget.rated(it.admission.desk.tenants.of("rated-id"))
     exchange.end(clock.monotonic())
     reserved = account.settled
     assert reserved == pytest.approx(102, abs=4)
@@ -364,3 +364,35 @@ async def test_usage_that_the_access_log_tells_later_settles_an_abandoned_stream
     for _ in range(2):
         it.steering.learn(exchange.decision, ending, clock.monotonic())
     assert account.settled == pytest.approx(12)
+
+
+async def test_a_rate_holds_over_all_pools_together() -> None:
+    began = clock.monotonic()
+    it = await supplied()
+    sent = {"large": 0, "small": 0}
+    for number in range(40):
+        model = ("large", "small")[number % 2]
+        exchange, _ = Client(it, "rated-id").send(50, model)
+        if exchange.outcome == STEERED:
+            sent[model] += 1
+        else:
+            assert exchange.why == "tenant_rate"
+        exchange.end(clock.monotonic())
+        if it.admission is not None and number % 4 == 3:
+            await it.admission.tick()
+    # 250 tokens at once, of 52 each: four, and more by what flows in, 100 a second; by pools there would be eight.
+    assert 4 <= sum(sent.values()) <= (250 + 100 * (clock.monotonic() - began)) / 50
+    assert min(sent.values()) >= 1
+
+
+async def test_a_cap_on_tokens_in_flight_holds_over_all_pools_together() -> None:
+    it = await supplied()
+    one, _ = Client(it, "capped-id").send(60, "large")
+    assert one.outcome == STEERED
+    two, said = Client(it, "capped-id").send(60, "small")
+    assert (refused(said)[0], two.why) == (429, "tenant_in_flight")
+    told = it.records.last(1)[0]["admission"]
+    assert told["tenant_used"] == 0  # in that pool
+    assert told["tenant_in_flight"] + told["tokens"] > told["tenant_in_flight_most"] == 100
+    one.end(clock.monotonic())
+    assert Client(it, "capped-id").send(60, "small")[0].outcome == STEERED

@@ -131,11 +131,22 @@ class Budget:
         total: budget of the pool over all gateways, tokens.
         gateways: how many there are to share it, as far as known; at least 1.
         now: seconds, monotonic.
+        caps: of all pools together, which then bound the tenants instead of this one; None where this does.
     """
 
-    def __init__(self, me: str, tenants: tuple[Tenant, ...], total: float, gateways: int, now: float) -> None:
+    def __init__(
+        self,
+        me: str,
+        tenants: tuple[Tenant, ...],
+        total: float,
+        gateways: int,
+        now: float,
+        *,
+        caps: "Budget | None" = None,
+    ) -> None:
         self.me = me
-        self.tenants = tenants
+        self.caps = caps
+        self.tenants = tenants if caps is None else tuple(map(uncapped, tenants))
         self.total = total
         self.basis = 0.0
         self.gateways = max(gateways, 1)
@@ -170,19 +181,40 @@ class Budget:
 
     def lacks(self, tenant: Tenant, tokens: float) -> str:
         """Why a request can't go now; "" when it can."""
-        account = self.accounts[tenant.name]
-        if account.allowance < tokens and not math.isinf(tenant.per_minute):
+        account, bounds = self.accounts[tenant.name], self.caps is None
+        if not bounds and (lack := self._capped(tenant, tokens)):
+            return lack
+        if bounds and account.allowance < tokens and not math.isinf(tenant.per_minute):
             return TENANT_RATE
         if account.used + tokens <= account.hold:
             return ""
-        if tokens > tenant.in_flight - account.used:
+        if bounds and tokens > tenant.in_flight - account.used:
             return TENANT_IN_FLIGHT
         return POOL_FULL if self.used + tokens > self.total / self.gateways else TENANT_SHARE
+
+    def rated(self, tenant: Tenant) -> Account:
+        """Where a tenant's rate and tokens in flight are bounded: here, or of all pools."""
+        return (self.caps or self).accounts[tenant.name]
+
+    def miss(self, tenant: Tenant, tokens: float, now: float) -> None:
+        """A request was refused."""
+        self.accounts[tenant.name].miss(tokens, now)
+        if self.caps is not None:
+            self.caps.miss(tenant, tokens, now)
+
+    def _capped(self, tenant: Tenant, tokens: float) -> str:
+        """Why the caps of all pools keep a request out; "" when they don't."""
+        if self.caps is None or (math.isinf(tenant.per_minute) and math.isinf(tenant.in_flight)):
+            return ""
+        lack = self.caps.lacks(tenant, tokens)
+        return TENANT_IN_FLIGHT if lack and lack != TENANT_RATE else lack
 
     def reserve(self, key: int, tenant: Tenant, tokens: float, now: float) -> None:
         """Take what a request may use, whether there is room or not: ask `lacks` first."""
         self.accounts[tenant.name].spend(tokens, now)
         self._reserved[key] = Reserved(tenant, tokens)
+        if self.caps is not None:
+            self.caps.reserve(key, tenant, tokens, now)
 
     def settle(self, key: int, actual: float | None) -> Reserved | None:
         """A request is over: give back what it reserved, and settle its rate by what it used, where that is known.
@@ -192,6 +224,8 @@ class Budget:
         reserved = self._reserved.pop(key, None)
         if reserved is None:
             return None
+        if self.caps is not None:
+            self.caps.settle(key, actual)
         account = self.accounts[reserved.tenant.name]
         account.flights -= 1
         account.used = account.used - reserved.tokens if account.flights else 0.0  # rounding leaves nothing
@@ -210,6 +244,8 @@ class Budget:
         """What a request used that was settled before that was known; None for any other, or one long ago."""
         reserved = self._guessed.pop(key, None)
         if reserved is not None:
+            if self.caps is not None:
+                self.caps.told(key, actual)
             account = self.accounts[reserved.tenant.name]
             account.settled += actual - reserved.tokens
             account.allowance += reserved.tokens - actual
@@ -306,6 +342,11 @@ class Budget:
         if math.isinf(tenant.per_minute):
             return 0.0
         return tenant.per_minute / 60.0 * BURST / self.gateways
+
+
+def uncapped(tenant: Tenant) -> Tenant:
+    """The same tenant without its caps."""
+    return replace(tenant, in_flight=math.inf, per_minute=math.inf)
 
 
 _NOBODY = Waiting()

@@ -9,6 +9,7 @@ from extproc.core.admission.answers import ALLOW, DEGRADE, QUEUE, REJECT, ROOM, 
 from extproc.core.admission.board import Asked, Standing
 from extproc.core.admission.budget import (
     POOL_FULL,
+    TENANT_IN_FLIGHT,
     TENANT_RATE,
     TENANT_SHARE,
     TENANT_TOO_LARGE,
@@ -18,6 +19,8 @@ from extproc.core.admission.budget import (
 from extproc.core.admission.queue import DEADLINE, WAITED, Queue, QueueSettings, Ticket
 from extproc.core.admission.tenants import Degrade, Tenant, Tenants
 
+#: Lacks that less service doesn't mend: a cap stays a cap.
+_CAPS: Final = (TENANT_RATE, TENANT_IN_FLIGHT)
 #: Share of the budget, above it, that requests at lower engine priority may take.
 _OVERFLOW: Final = 0.1
 #: Seconds in which a queue may let go of a whole budget: when much room comes at once it is filled evenly, as engines
@@ -123,7 +126,7 @@ class Gate:
         lack = lack or TENANT_SHARE
         if ask.tokens > ask.tenant.in_flight:
             return self._refuse(ask, TENANT_TOO_LARGE, math.inf, now)
-        for lesser in ask.tenant.degrade if lack != TENANT_RATE else ():  # a rate stays a rate
+        for lesser in ask.tenant.degrade if lack not in _CAPS else ():
             answer = (
                 self._lesser(ask, lesser, lack, now) if lesser.kind == "priority" else elsewhere(lesser, lack)
             )
@@ -271,7 +274,7 @@ class Gate:
     def _refuse(self, ask: Ask, reason: str, retry: float, now: float, verdict: str = REJECT) -> Answer:
         answer = self._refusal(ask, reason, retry, now, verdict)
         if not self.dry:
-            self.budget.accounts[ask.tenant.name].miss(self.budget.bounded(ask.tokens), now)
+            self.budget.miss(ask.tenant, self.budget.bounded(ask.tokens), now)
         if self.dry:  # it goes all the same, and counts
             self._reserve(ask, now)
         return answer
@@ -292,7 +295,7 @@ class Gate:
     def _retry(self, ask: Ask, now: float) -> float:
         """Seconds after which such a request would go: by the queue's real speed, and by the rate's."""
         wait = self.queue.predicted(ask.tenant, ask.tokens, now)
-        account = self.budget.accounts[ask.tenant.name]
+        account = self.budget.rated(ask.tenant)
         if math.isinf(ask.tenant.per_minute):
             return wait
         rate = ask.tenant.per_minute / 60.0 / self.budget.gateways
@@ -302,13 +305,15 @@ class Gate:
     def numbers(self, ask: Ask, now: float) -> Mapping[str, float]:
         """What explains the answer to a request: what it asks for, and each bound beside what is taken of it."""
         account, bounds = self.budget.accounts[ask.tenant.name], self.queue.settings
+        rated = self.budget.rated(ask.tenant)
         return {
             "tokens": ask.tokens,
             "tenant_used": account.used,
             "tenant_leased": account.hold,
+            "tenant_in_flight": rated.used,
             "tenant_in_flight_most": ask.tenant.in_flight,
             "per_minute": ask.tenant.per_minute,
-            "rate_left": account.allowance,
+            "rate_left": rated.allowance,
             "pool_used_here": self.budget.used,
             "pool_total": self.budget.total,
             "gateways": float(self.budget.gateways),
