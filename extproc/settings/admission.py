@@ -1,59 +1,12 @@
 """Settings of admission: who may use how much, who waits, and who is refused (docs/admission.md)."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from extproc.quantities import Duration, Number, Size, Whole
 from extproc.settings.base import Settings, form
-
-_HEADER = r"^(|[a-z0-9][a-z0-9-]{0,63})$"
-_HEADER_FORM = form("a header's name in lower case, or nothing")
-#: Headers that the gateway owns, and so can't be anybody's.
-_OWNED = ("x-gateway-", "x-kvsteer-", "x-envoy-")
-
-
-class IdentitySettings(Settings):
-    """Where a request's identity is found: only where a client can't write it."""
-
-    source: Literal["none", "metadata", "certificate", "api_key", "header"] = Field(
-        default="none",
-        description=(
-            "metadata for what Envoy's auth filters found (a JWT's claim), certificate for the subject of the "
-            "client's certificate, api_key for the digest of a key, header for one that something before the gateway "
-            "sets on every request, none for nobody known"
-        ),
-    )
-    namespace: str = Field(
-        default="",
-        pattern=r"^[A-Za-z0-9_.-]{0,128}$",
-        json_schema_extra=form("letters, digits, _, . and -"),
-        description="of dynamic metadata, such as envoy.filters.http.jwt_authn",
-    )
-    path: list[str] = Field(
-        default_factory=list, max_length=8, description="keys from the namespace down to the identity"
-    )
-    header: str = Field(
-        default="authorization",
-        pattern=_HEADER,
-        json_schema_extra=_HEADER_FORM,
-        description="that carries the key (api_key), or the identity (header)",
-    )
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        if self.source == "metadata" and not (self.namespace and self.path):
-            raise ValueError("source is metadata, which needs namespace and path; write both")
-        if self.source in ("api_key", "header") and not self.header:
-            raise ValueError(f"source is {self.source}, which needs header; write its name")
-        return self
-
-    @field_validator("header")
-    @classmethod
-    def _can_be_sent(cls, name: str) -> str:
-        if name.startswith(_OWNED):
-            raise ValueError("is a header that the gateway removes; name another")
-        return name
+from extproc.settings.identity import HEADER, HEADER_FORM, IdentitySettings, check_identity
 
 
 class DegradeSettings(Settings):
@@ -119,8 +72,9 @@ class TenantSettings(PromiseSettings):
         json_schema_extra=form("letters, digits, _, . and -, 1 to 64 of them"),
         description="names it in metrics and records",
     )
-    ids: list[str] = Field(
-        min_length=1, description="identities that are its; of an api_key the SHA-256 of the key in hex"
+    ids: list[Annotated[str, AfterValidator(check_identity)]] = Field(
+        min_length=1,
+        description="identities that are its, none of them blank; of an api_key the SHA-256 of the key in hex",
     )
 
 
@@ -166,8 +120,8 @@ class AdmissionQueueSettings(Settings):
     wait: Duration = Field(default=10.0, ge=0, le=600, description="longest wait; 0 to refuse at once")
     deadline_header: str = Field(
         default="",
-        pattern=_HEADER,
-        json_schema_extra=_HEADER_FORM,
+        pattern=HEADER,
+        json_schema_extra=HEADER_FORM,
         description="request header in which clients say how many seconds they wait; empty for none",
     )
     requests: Whole = Field(default=1000, ge=1, le=100_000, description="most requests that wait")

@@ -39,7 +39,8 @@ CLAIM = Source(kind=METADATA, namespace="envoy.filters.http.jwt_authn", path=("p
 
 
 @pytest.mark.parametrize(
-    ("value", "identity"), [("team-a", "team-a"), (7, "7"), (True, ""), (None, ""), ("x" * 513, "")]
+    ("value", "identity"),
+    [("team-a", "team-a"), (7, "7"), (True, ""), (None, ""), ("x" * 513, ""), ("", ""), (" ", "")],
 )
 def test_a_claim_is_read_out_of_metadata(value: str | float | None, identity: str) -> None:
     assert read(with_claim(value), CLAIM).identity == identity
@@ -97,6 +98,11 @@ def test_a_deadline_is_a_number_of_seconds(text: str, seconds: float | None) -> 
 )
 def test_the_declared_length_is_read(text: str, length: int | None) -> None:
     assert read(message(content_length=text), Source()).length == length
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t \u00a0"])
+def test_a_blank_header_is_no_identity(blank: str) -> None:
+    assert read(message(x_tenant=blank), Source(kind=HEADER, header="x-tenant")).identity == ""
 
 
 def test_a_header_that_routing_reads_or_removes_is_found_and_still_removed() -> None:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.struct_pb2 import Struct
 
+from extproc.core.admission.tenants import LONGEST
 from extproc.pb import ext_proc_pb2 as pb
 
 METADATA: Final = "metadata"
@@ -25,8 +26,6 @@ NONE: Final = "none"
 SUBJECT: Final = "connection.subject_peer_certificate"
 _LENGTH: Final = "content-length"
 _FILTER: Final = "envoy.filters.http.ext_proc"
-#: Most characters of an identity; a longer one is nobody's.
-_LONGEST: Final = 512
 _BEARER: Final = "bearer "
 
 
@@ -78,7 +77,7 @@ def read(message: pb.ProcessingRequest, found: Mapping[str, str], source: Source
         identity = found.get(source.header, "")
     length = found.get(_LENGTH, "")
     return Told(
-        identity if len(identity) <= _LONGEST else "",
+        identity if len(identity) <= LONGEST and not identity.isspace() else "",
         _seconds(found.get(source.deadline, "")) if source.deadline else None,
         int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None,
     )

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 #: The tenant of whoever no other tenant names: all of them share its limits, so that they are bounded together.
 OTHERS: Final = "others"
+#: Most characters of an identity; a longer one is nobody's, and so is one of spaces alone.
+LONGEST: Final = 512
 #: Priority classes: 0 goes first, the last one last. vLLM counts `priority` the same way.
 CLASSES: Final = 4
 
@@ -58,7 +60,8 @@ class Tenants:
     """Finds tenants by identity.
 
     Args:
-        known: identity -> tenant; several identities may be of one.
+        known: identity -> tenant; several identities may be of one. A blank one is nobody's, as whoever tells none
+            would be that tenant.
         others: of everybody else.
 
     Raises:
@@ -74,8 +77,8 @@ class Tenants:
             raise ValueError(f"guaranteed shares add up to {promised:g}; lower them until they are at most 1")
 
     def of(self, identity: str) -> Tenant:
-        """The tenant of an identity ("" for none)."""
-        return self._known.get(identity, self.others)
+        """The tenant of an identity; of a blank one, which is none, `others`."""
+        return self._known.get(identity, self.others) if identity else self.others
 
 
 def _distinct(tenants: Iterable[Tenant]) -> list[Tenant]:
