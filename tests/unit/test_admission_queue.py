@@ -197,13 +197,13 @@ def test_what_other_gateways_let_go_counts_in_the_turns_of_long_and_short_reques
     # Long ones of 100 tokens and more have half of the turns. 300 short ones went here, so a long one is next; but
     # another gateway let 400 long ones go since, so it is the short one's turn.
     queue = made(long=100, long_share=0.5)
-    queue.heard({"two": {"a": Row(long=50, longs=100)}})
+    queue.heard({"two": {"a": Row(long=50, longs=100)}}, 0.0)
     queue.went(A, 50, 0.0)
     for _ in range(5):
         queue.went(A, 50, 0.0)
     queue.put(ticket(1, tokens=100))
     queue.put(ticket(2, tokens=50))
-    queue.heard({"two": {"a": Row(long=450, longs=100)}})
+    queue.heard({"two": {"a": Row(long=450, longs=100)}}, 0.0)
     assert order(queue) == [2, 1]
 
 
@@ -212,7 +212,7 @@ def test_long_requests_that_wait_elsewhere_keep_the_turns_that_are_owed_to_them(
     # ones until it has caught up. Where none waited anywhere, nothing is owed to it.
     for longs, expected in ((100.0, [2, 3, 1]), (0.0, [1, 2, 3])):
         queue = made(ticket(1, tokens=50), long=100, long_share=0.5)
-        queue.heard({"two": {"a": Row(longs=longs)}})
+        queue.heard({"two": {"a": Row(longs=longs)}}, 0.0)
         for _ in range(6):
             queue.went(A, 50, 0.0)
         queue.put(ticket(2, tokens=100))
@@ -223,8 +223,21 @@ def test_long_requests_that_wait_elsewhere_keep_the_turns_that_are_owed_to_them(
 def test_of_a_gateway_that_is_new_or_gone_nothing_counts_twice() -> None:
     queue = made()
     line = queue._lines["a"]
-    queue.heard({"two": {"a": Row(short=300)}})
-    queue.heard({"two": {"a": Row(short=375)}})
-    queue.heard({})
-    queue.heard({"two": {"a": Row(short=900)}})
+    queue.heard({"two": {"a": Row(short=300)}}, 0.0)
+    queue.heard({"two": {"a": Row(short=375)}}, 0.0)
+    queue.heard({}, 0.0)
+    queue.heard({"two": {"a": Row(short=900)}}, 0.0)
     assert line.turns == [75 / 0.75, 0]
+
+
+def test_a_long_requests_wait_is_predicted_by_what_all_gateways_let_go_and_keep_waiting() -> None:
+    # A long share of a quarter. Here nothing went; elsewhere 4,000 tokens did: 4,000 / (10 (1 - 1/e)) = 633 a second.
+    # First: 200 / 633. With one of 200 before it elsewhere, and short ones: (200 / 0.25 + 200) / 633.
+    queue = made(long=100, long_share=0.25)
+    queue.heard({"two": {"a": Row()}}, 0.0)
+    queue.heard({"two": {"a": Row(short=4000)}}, 10.0)
+    assert queue.predicted(A, 200, 10.0) == pytest.approx(200 / 632.8, rel=0.01)
+    queue.heard({"two": {"a": Row(short=4000, shorts=5000, longs=200)}}, 10.0)
+    assert queue.predicted(A, 200, 10.0) == pytest.approx(1000 / 632.8, rel=0.01)
+    queue.heard({"two": {"a": Row(short=4000, longs=200)}}, 10.0)  # no short ones take turns
+    assert queue.predicted(A, 200, 10.0) == pytest.approx(400 / 632.8, rel=0.01)

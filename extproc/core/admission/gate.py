@@ -234,7 +234,8 @@ class Gate:
     def take(self, standing: Standing, now: float) -> None:
         """What was leased."""
         self.budget.take(standing, now)
-        self.queue.heard({name: rows for name, rows in standing.rows.items() if name != self.budget.me})
+        others = {name: rows for name, rows in standing.rows.items() if name != self.budget.me}
+        self.queue.heard(others, now)
 
     def alone(self, now: float) -> None:
         """The trade failed."""

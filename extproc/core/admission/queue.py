@@ -95,7 +95,19 @@ class Speed:
 class _Line:
     """One tenant's tickets: by class, and short or long, in the order they came; with its counters."""
 
-    __slots__ = ("counter", "elsewhere", "lanes", "part", "speed", "tokens", "turns", "waiting", "went")
+    __slots__ = (
+        "counter",
+        "elsewhere",
+        "far",
+        "fleet",
+        "lanes",
+        "part",
+        "speed",
+        "tokens",
+        "turns",
+        "waiting",
+        "went",
+    )
 
     def __init__(self, part: float, now: float) -> None:
         self.part = part
@@ -103,6 +115,8 @@ class _Line:
         self.turns = [0.0, 0.0]  # tokens admitted by all gateways over their share: short, long
         self.went = [0.0, 0.0]  # tokens admitted here
         self.elsewhere = [False, False]  # whether such wait at another gateway
+        self.far = [0.0, 0.0]  # tokens that wait at other gateways: short, long
+        self.fleet = Speed(now)  # of all gateways
         self.tokens = 0.0
         self.waiting = [0.0, 0.0]  # tokens that wait: short, long
         self.lanes: list[list[dict[int, Ticket]]] = [[{}, {}] for _ in range(CLASSES)]
@@ -175,10 +189,12 @@ class Queue:
         """
         line = self._lines[tenant.name]
         speed = max(line.speed.at(now), line.part * self.speed.at(now))
-        if speed <= 0:
-            return math.inf
         is_long = tokens >= self.settings.long
-        return (min(line.tokens, line.waiting[is_long] / self._shares[is_long]) + tokens) / speed
+        waiting, kind = line.tokens, line.waiting[is_long]
+        if is_long and self._others:  # room gathers for one long one of all gateways after the other
+            speed = max(speed, line.fleet.at(now))
+            waiting, kind = waiting + sum(line.far), kind + line.far[True]
+        return (min(waiting, kind / self._shares[is_long]) + tokens) / speed if speed > 0 else math.inf
 
     def refusal(self, ticket: Ticket, now: float) -> str:
         """Why a request can't wait; "" when it may."""
@@ -233,23 +249,28 @@ class Queue:
         line.went[is_long] += tokens
         line.turns[is_long] += tokens / self._shares[is_long]
         line.speed.add(tokens, now)
+        line.fleet.add(tokens, now)
         self.speed.add(tokens, now)
 
-    def heard(self, others: Rows) -> None:
+    def heard(self, others: Rows, now: float) -> None:
         """What the other gateways let go since the last call counts in the turns here too.
 
         Args:
             others: what each last said; of one that is new only what it lets go from now on counts.
         """
         for name, line in self._lines.items():
-            line.elsewhere = [False, False]
+            line.elsewhere, line.far = [False, False], [0.0, 0.0]
             for gateway, rows in others.items():
                 row = rows.get(name, _NO_ROW)
                 line.elsewhere[0] |= row.shorts > 0
                 line.elsewhere[1] |= row.longs > 0
                 before = self._others.get(gateway, {}).get(name, row)
-                line.turns[0] += max(row.short - before.short, 0.0) / self._shares[False]
-                line.turns[1] += max(row.long - before.long, 0.0) / self._shares[True]
+                line.far[0] += row.shorts
+                line.far[1] += row.longs
+                short, long = max(row.short - before.short, 0.0), max(row.long - before.long, 0.0)
+                line.turns[0] += short / self._shares[False]
+                line.turns[1] += long / self._shares[True]
+                line.fleet.add(short + long, now)
         self._others = others
 
     def corrected(self, tenant: Tenant, tokens: float) -> None:
