@@ -10,7 +10,7 @@ Passwords are read when a connection is made, so that a changed file serves the 
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any, cast
 
 import redis.asyncio
@@ -141,8 +141,18 @@ class GuardedCluster(redis.asyncio.RedisCluster):
         return cast("GuardedClusterPipeline", _untyped(GuardedClusterPipeline)(self, transaction))
 
     async def aclose(self) -> None:
-        """Close every connection, within a bound and without an error."""
+        """Close every connection, within a bound and without an error.
+
+        redis-py closes none while it means to ask for the nodes anew, as after each call that ran out of time.
+        """
+        manager = _untyped(self.nodes_manager)
+        nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]  # two of one name may be two
         await closing(super().aclose())
+        await closing(_disconnected(nodes))
+
+
+async def _disconnected(nodes: Iterable[ClusterNode]) -> None:
+    await asyncio.gather(*(node.disconnect() for node in nodes), return_exceptions=True)
 
 
 class GuardedClusterPipeline(ClusterPipeline):
