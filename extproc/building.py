@@ -155,7 +155,13 @@ def build_reader(settings: GatewaySettings, rules: Rules, registry: CollectorReg
     reading = settings.reading
     if not settings.reads_beside:
         return None
-    made = Reader(rules.limits, rules.expanded_body, patience=reading.patience, room=reading.waiting)
+    made = Reader(
+        rules.limits,
+        rules.expanded_body,
+        patience=reading.patience,
+        room=reading.waiting,
+        renamed={model for pool in settings.pools for model in pool.served_as},
+    )
     registry.register(ReadingMetrics(made))
     return made
 

@@ -11,7 +11,7 @@ States and what moves them (a message not named is answered "go on" or ignored, 
     START      anything else                               -> OVER      not for us: the stream closes with OK
     BODY       a piece of the body, full duplex            -> BODY      kept
     BODY       the body's end, by itself or by trailers    -> DECIDED   decided by the prompt, or refused
-    BODY       the same, and it is large                   -> UNREAD    read beside; Envoy is told to wait
+    BODY       the same, and it is large, or expands so    -> UNREAD    read beside; Envoy is told to wait
     UNREAD     it was read (`take_in`, no message)         -> as BODY   decided, held or refused
     BODY       the same, and the pool's room holds it      -> HELD      Envoy is told to wait
     HELD       its turn comes (`let_go`, no message)       -> DECIDED   decided by the prompt, or refused
@@ -186,7 +186,7 @@ class Exchange:
         self.unread, self.state = None, BODY
         try:
             if found is None:
-                return self._read(unread.body.whole(), now, cut=unread.cut)
+                return self._read(unread.body.whole(), now, cut=unread.cut, here=True)
             return self._on_found(found, unread, now)
         finally:
             unread.body.free()
@@ -339,16 +339,20 @@ class Exchange:
         ):  # fmt: skip
             return self._sent_on(reply, None)
         body = unread.body.whole()
-        if not plain:
+        if not unread.is_open:
             body = encoding.decode(body, self.opening.coding, steering.rules.expanded_body)
         return self._onward(reply, body, cut=unread.cut)
 
-    def _read(self, body: bytes, now: float, *, cut: bool) -> Reply:
+    def _read(self, body: bytes, now: float, *, cut: bool, here: bool = False) -> Reply:
+        """Read it at once. `here`: however far it expands, as nobody else reads it."""
         rules, opening = self._steering.rules, self.opening
         size = len(body)
         try:
             if opening.coding:
-                body = encoding.decode(body, opening.coding, rules.expanded_body)
+                opened = self._opened(body, here=here)
+                if opened is None:
+                    return self._leave_unread(Pieces([body]), cut=cut)
+                body = opened
             prompt = dialects.read(opening.path, body, rules.limits)
         except TooLarge as error:
             return self._refuse(TOO_LARGE, error.reason)
@@ -359,6 +363,16 @@ class Exchange:
                 return self._onward(self._decide(prompt, now, UNREADABLE), body, cut=cut)
             return self._refuse(BAD_REQUEST, error.reason)
         return self._onward(self._decide(prompt, now, STEERED, size, body), body, cut=cut)
+
+    def _opened(self, body: bytes, *, here: bool) -> bytes | None:
+        """It without its coding; None where that is more than others may wait for. Raises as `encoding.decode`."""
+        steering, coding = self._steering, self.opening.coding
+        if here or steering.at_once is None:
+            return encoding.decode(body, coding, steering.rules.expanded_body)
+        try:
+            return encoding.decode_at_once(body, coding, steering.at_once)
+        except TooLarge:
+            return None
 
     def _onward(self, reply: Reply, body: bytes, *, cut: bool) -> Reply:
         """The answer to a request that was decided or is held, with its body as it is to go on."""

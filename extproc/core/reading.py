@@ -1,7 +1,8 @@
 """A request's body read for routing: at once, or beside the event loop, in another process, where it is large.
 
 Reading takes about 6 ms a MiB: decompressing, parsing, hashing. What others may wait for is 1 ms, so a body above
-`Rules.beside` is handed out as an `Unread`, and what comes back for it is what `read` gives here.
+`Rules.beside`, or one that expands beyond it, is handed out as an `Unread`, and what comes back for it is what `read`
+gives here.
 """
 
 from typing import Final
@@ -30,12 +31,17 @@ def read(path: str, coding: str, body: bytes, expanded: int, limits: Limits) -> 
         expanded: most bytes that it may decompress to.
         limits: what reading may cost.
     """
+    return read_open(path, coding, body, expanded, limits)[0]
+
+
+def read_open(path: str, coding: str, body: bytes, expanded: int, limits: Limits) -> tuple[Found, bytes]:
+    """As `read`, and the body without its coding, as far as that could be undone."""
     try:
         if coding:
             body = encoding.decode(body, coding, expanded)
-        return dialects.read(path, body, limits), ""
+        return (dialects.read(path, body, limits), ""), body
     except Unreadable as error:
-        return opaque(body, error), error.reason
+        return (opaque(body, error), error.reason), body
 
 
 def not_read(size: int) -> Found:
@@ -53,14 +59,21 @@ class Unread:
 
     Attributes:
         size: bytes of the body.
+        is_open: whether the body is here without its coding by now.
     """
 
-    __slots__ = ("body", "coding", "cut", "keeps", "path", "size")
+    __slots__ = ("body", "coding", "cut", "is_open", "keeps", "path", "size")
 
     def __init__(self, path: str, coding: str, body: Pieces, *, cut: bool, keeps: bool) -> None:
         self.path, self.coding, self.body = path, coding, body
         self.cut, self.keeps = cut, keeps
         self.size = body.size
+        self.is_open = not coding
+
+    def opened(self, body: memoryview) -> None:
+        """Whoever read it hands it back without its coding."""
+        self.body.free()
+        self.body, self.is_open = Pieces([body]), True
 
     def views(self) -> list[memoryview]:
         """The body for who reads it, kept here only as far as it is needed."""

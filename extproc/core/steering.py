@@ -101,6 +101,8 @@ class Steering:
         self.patience = b""
         #: Bodies above so many bytes are read beside.
         self.beside = min(rules.beside, rules.body)
+        #: Most bytes that one may expand to and still be read at once; None where none is read beside.
+        self.at_once = min(rules.beside, rules.expanded_body) if rules.beside < rules.body else None
         #: Exchanges whose first token will be told, by their numbers, until it is or they end.
         self.watched: dict[int, Watched] = {}
         #: Given the gateway and the number of an exchange of another gateway, whose first token was seen here.

@@ -75,7 +75,8 @@ class ReadingSettings(Settings):
         default=256 * 1024,
         ge=16 * 1024,
         le=2**31,
-        description="bodies above it are read there; above `limits.body` reads all in the gateway itself",
+        description="bodies above it, or that expand beyond it, are read there; above `limits.body` reads all in the "
+        "gateway itself",
     )
     patience: Duration = Field(
         default=5.0,

@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import brotli
 import grpc.aio
 import pytest
+import zstandard
+from structlog.testing import capture_logs
 
 from extproc.core.dialects import Limits
 from extproc.core.fleet import Traits
@@ -34,6 +37,11 @@ PATH = "/v1/chat/completions"
 #: Far above what anything here takes on a slow machine.
 WITHIN = 60.0
 LARGE = 100_000
+CODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "br": lambda data: brotli.compress(data, quality=5),
+    "zstd": zstandard.compress,
+}
 
 
 def body(size: int = 3 * 2**20, model: str = "m") -> bytes:
@@ -68,8 +76,8 @@ class Asked:
         return self.found
 
 
-def made(patience: float = WITHIN, room: int = 2**28) -> Reader:
-    return Reader(Limits(), 64 * 2**20, patience=patience, room=room)
+def made(patience: float = WITHIN, room: int = 2**28, limits: Limits | None = None) -> Reader:
+    return Reader(limits or Limits(), 64 * 2**20, patience=patience, room=room, renamed={"known"})
 
 
 @pytest.fixture
@@ -109,6 +117,23 @@ async def test_a_body_that_may_be_changed_is_kept(asked: Asked) -> None:
     assert asked.take(one := unread(body(), keeps=True))
     await asked.until(1)
     assert one.body.whole() == body()
+
+
+@pytest.mark.parametrize(("model", "comes"), [("known", True), ("alias", True), ("m", False)])
+async def test_a_compressed_body_comes_back_opened_where_its_models_name_will_be_changed(
+    model: str, comes: bool
+) -> None:
+    asked = Asked(made(limits=Limits(aliases={"alias": "real"})))
+    data = body(model=model)
+    try:
+        for keeps in (True, False):
+            one = unread(gzip.compress(data), "gzip", keeps=keeps)
+            assert asked.take(one)
+            await asked.until(1 if keeps else 2)
+            assert one.is_open == (keeps and comes)
+            assert (one.body.whole() == data) == (keeps and comes)
+    finally:
+        await asked.reader.close()
 
 
 async def test_garbage_a_bomb_and_a_thousand_prompts_come_back_as_what_they_are(asked: Asked) -> None:
@@ -157,7 +182,10 @@ async def test_when_it_is_killed_its_body_goes_by_load_alone_and_the_next_are_re
     assert (asked.reader.counts[LOST], asked.reader.counts[BESIDE]) == (1, 2)
 
 
-async def test_a_body_that_takes_too_long_goes_by_load_alone_and_what_is_found_later_is_forgotten() -> None:
+async def test_a_body_that_takes_too_long_goes_by_load_alone_and_what_is_found_later_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "_STUCK", (WITHIN, WITHIN))
     reader = made(patience=0.2)
     asked = Asked(reader)
     try:
@@ -175,6 +203,46 @@ async def test_a_body_that_takes_too_long_goes_by_load_alone_and_what_is_found_l
         assert len(asked.found) == 2
     finally:
         await reader.close()
+
+
+async def test_a_process_that_hangs_is_replaced_at_its_first_missed_deadline_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "_PAUSE", 0.01)
+    reader = made()  # whose patience is long, so that what waits behind is read however slow this machine is
+    asked, past = Asked(reader), set[int | None]()
+    try:
+        with capture_logs() as said:
+            for count in range(1, 5):  # more often than it may die
+                reader._longest = WITHIN
+                pid = await started(asked)
+                assert pid not in past
+                past.add(pid)
+                os.kill(pid, signal.SIGSTOP)
+                reader._longest = 0.2
+                assert asked.take(unread(body(LARGE)))
+                assert (await asked.until(2 * count))[-1][1][1] == NOT_READ
+        words = [(each["event"], each["ends"]) for each in said if "ends" in each]
+        assert words[:4] == [
+            ("the reader of large bodies hangs; it was ended and is started again", count)
+            for count in range(1, len(words[:4]) + 1)
+        ]
+        assert len(words) >= 3
+        reader._longest = WITHIN
+        assert asked.take(unread(body(LARGE)))
+        assert (await asked.until(9))[-1][1][1] == "", "it is not left alone"
+        assert reader.counts[LOST] == 4
+    finally:
+        await reader.close()
+
+
+def test_a_hang_is_told_by_patience_within_bounds() -> None:
+    assert [made(patience=patience)._longest for patience in (0.05, 5.0, 12.0, 300.0)] == [
+        5.0,
+        5.0,
+        12.0,
+        20.0,
+    ]
 
 
 async def test_bodies_beyond_the_room_go_by_load_alone() -> None:
@@ -312,6 +380,25 @@ async def test_small_requests_are_answered_while_large_bodies_wait_to_be_read(ga
         assert await steered(call) == "10.0.0.1:8000"
     await true(lambda: gateway.watcher.ended_count == 1)
     assert gateway.watcher.settled_outcomes == ["steered"] * 13
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
+@pytest.mark.parametrize("mode", [Mode.BUFFERED, Mode.FULL_DUPLEX_STREAMED])
+async def test_a_small_body_that_expands_far_is_read_by_the_process_alone(
+    gateway: Gateway, coding: str, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extproc.core.encoding.decode", lambda *_: pytest.fail("decoded in the event loop"))
+    small = CODERS[coding](json.dumps(chat("a" * (30 * 2**20))).encode())
+    assert len(small) < LARGE
+    call = gateway.channel.stream_stream(PROCESS)()
+    await call.write(request_headers(mode=mode, content_encoding=coding))
+    if mode == Mode.BUFFERED:
+        answer(await call.read())
+    await call.write(request_body(small))
+    if mode == Mode.BUFFERED:
+        assert answer(await call.read()).override_message_timeout.seconds == 6
+    assert await steered(call) == "10.0.0.1:8000"
+    assert gateway.reader.counts[BESIDE] == 1
 
 
 async def test_in_full_duplex_a_large_body_comes_back_whole_after_it_was_read(gateway: Gateway) -> None:

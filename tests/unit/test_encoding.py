@@ -9,7 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.encoding import decode
+from extproc.core.encoding import _brotli_burst, decode, decode_at_once
 from extproc.errors import TooLarge, Unreadable
 
 TEXT = b'{"model":"m","messages":[{"role":"user","content":"hello hello hello"}]}'
@@ -205,3 +205,93 @@ def test_zstd_blocks_without_content_are_given_up_after_a_bounded_number_of_deco
 def test_a_zstd_body_that_does_not_shrink_is_read_up_to_the_limit() -> None:
     data = random.Random(6).randbytes(4 << 20)
     assert decode(zstd(data), "zstd", len(data)) == data
+
+
+# -- at once, while others wait ----------------------------------------------------------------------------
+
+#: One letter, 8 MiB.
+BOMB = b"a" * 2**23
+
+
+@each_coding
+@pytest.mark.parametrize(
+    "data", [b"", b"hello " * 5, TEXT, bytes(200_000), random.Random(3).randbytes(200_000).hex().encode()]
+)
+def test_at_once_a_body_within_the_bound_comes_back(coding: str, data: bytes) -> None:
+    assert decode_at_once(CODERS[coding](data), coding, 400_000) == data
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip", gzip.compress(BOMB)),
+        ("deflate", zlib.compress(BOMB)),
+        ("deflate", raw_deflate(BOMB)),
+        ("zstd", zstd(BOMB)),
+        ("zstd", zstd_streamed(BOMB)),
+        ("br", brotli.compress(BOMB, quality=5)),
+        ("br", brotli.compress(BOMB, quality=5, lgwin=24)),
+        ("br", brotli.compress(BOMB, quality=5, lgwin=16)),
+        ("br, gzip", gzip.compress(brotli.compress(BOMB, quality=5))),
+        ("gzip, gzip", gzip.compress(gzip.compress(BOMB))),
+    ],
+    ids=lambda value: (
+        value if isinstance(value, str) else ""
+    ),  # not the bytes: gzip writes the time into them
+)
+def test_at_once_a_small_body_that_expands_far_is_given_up_having_taken_little(
+    coding: str, body: bytes
+) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            decode_at_once(body, coding, 50_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_brotli_whose_window_is_large_is_not_begun_unless_its_head_tells_that_all_of_it_is_small() -> None:
+    coder = brotli.Compressor(quality=5, lgwin=22)  # 4 MiB
+    parts = coder.process(TEXT) + coder.flush() + coder.process(TEXT) + coder.finish()
+    with pytest.raises(TooLarge):
+        decode_at_once(parts, "br", 100_000)
+    assert decode_at_once(brotli.compress(TEXT), "br", len(TEXT)) == TEXT
+    coder = brotli.Compressor(quality=5, lgwin=16)  # 64 KiB
+    parts = coder.process(TEXT) + coder.flush() + coder.process(TEXT) + coder.finish()
+    assert decode_at_once(parts, "br", 100_000) == TEXT * 2
+
+
+@pytest.mark.parametrize("window", range(10, 25))
+def test_the_head_of_a_brotli_stream_tells_its_window_and_what_its_only_block_holds(window: int) -> None:
+    coder = brotli.Compressor(quality=5, lgwin=window)
+    assert _brotli_burst(coder.process(TEXT) + coder.flush()) == 2**window
+    assert _brotli_burst(brotli.compress(TEXT, quality=5, lgwin=window)) == len(TEXT)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_at_once_a_body_broken_off_is_none(coding: str) -> None:
+    with pytest.raises(Unreadable) as caught:
+        decode_at_once(CODERS[coding](TEXT)[:-3], coding, LIMIT)
+    assert caught.value.reason == "bad_encoding"
+
+
+def test_at_once_frames_of_zstd_are_counted_too() -> None:
+    assert decode_at_once(zstd(TEXT) + zstd(TEXT), "zstd", LIMIT) == TEXT * 2
+    with pytest.raises(Unreadable) as caught:
+        decode_at_once(zstd(TEXT) * 17, "zstd", LIMIT)
+    assert caught.value.reason == "bad_encoding"
+
+
+@given(st.binary(max_size=300), st.sampled_from(sorted(WITH_IDENTITY)), st.integers(0, 400))
+def test_at_once_any_bytes_give_what_decoding_gives_or_are_given_up(
+    body: bytes, coding: str, limit: int
+) -> None:
+    made: list[bytes | str] = []
+    for way in (decode_at_once, decode):
+        try:
+            made.append(way(body, coding, limit))
+        except Unreadable as error:
+            made.append(error.reason)
+    assert made[0] in (made[1], "too_large")

@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import brotli
 import pytest
+import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,7 +17,7 @@ from extproc.core.dialects import Limits
 from extproc.core.envelope import opened
 from extproc.core.exchange import Exchange
 from extproc.core.prompt import Chain, Prompt
-from extproc.core.reading import NOT_READ, Found, Unread, not_read, read
+from extproc.core.reading import NOT_READ, Found, Unread, not_read, read, read_open
 from extproc.core.replies import wait_for
 from extproc.core.scattered import Pieces
 from extproc.core.states import BODY, DECIDED, OVER, STEERED, UNREAD, UNREADABLE
@@ -145,7 +148,7 @@ def test_large_messages_come_in_pieces_and_small_ones_whole_in_their_order(
 def found_again(found: Found) -> Found:
     data = form.answered(found)
     assert form.size_of(data[: form.ANSWER.size]) == len(data)
-    return form.found_in(bytearray(data))
+    return form.found_in(bytearray(data))[0]
 
 
 @given(
@@ -177,7 +180,7 @@ def test_a_model_of_letters_that_are_none_comes_back_too() -> None:
 
 def test_the_rules_of_reading_arrive() -> None:
     limits = Limits(max_depth=7, max_parts=20, max_members=3, aliases={"a": "b"}, roots=True)
-    assert form.rules_in(form.rules(99, limits)[form.RULES.size :]) == (99, limits)
+    assert form.rules_in(form.rules(99, limits, {"a"})[form.RULES.size :]) == (99, limits, frozenset({"a"}))
 
 
 # -- exchanges ---------------------------------------------------------------------------------------------
@@ -301,6 +304,94 @@ def test_a_large_message_that_is_no_body_is_dealt_with_as_protobuf_reads_it() ->
     freed: list[int] = []
     exchange.receive_large(pieces(request_headers(x_long="y" * 500), [9], lambda: freed.append(1)), 1.0)
     assert (exchange.state, freed) == (BODY, [1])
+
+
+# -- small bodies that expand ------------------------------------------------------------------------------
+
+EXPANDS = {"gzip": gzip.compress, "br": brotli.compress, "zstd": zstandard.compress, "deflate": zlib.compress}
+
+
+def sent(mode: int, body: bytes, coding: str, rules: Rules = RULES) -> tuple[Exchange, Any]:
+    """An exchange whose body came in one message."""
+    mind = steering(rules=rules)
+    mind.patience = wait_for(5.0)
+    exchange = Exchange(mind)
+    exchange.receive(request_headers(mode=mode, content_encoding=coding), 1.0)
+    return exchange, exchange.receive(request_body(body), 2.0)
+
+
+@pytest.mark.parametrize("mode", [Mode.BUFFERED, Mode.FULL_DUPLEX_STREAMED])
+@pytest.mark.parametrize("coding", EXPANDS)
+def test_a_small_body_that_expands_beyond_the_bound_is_read_beside_and_says_the_same(
+    coding: str, mode: int
+) -> None:
+    body = EXPANDS[coding](json.dumps(LONG).encode())
+    assert len(body) < 200 < len(json.dumps(LONG))
+    exchange, reply = sent(mode, body, coding)
+    assert exchange.state == UNREAD
+    if mode == Mode.BUFFERED:
+        assert answer(reply.data).override_message_timeout.seconds == 5
+    else:
+        assert reply.data is None
+    exchange.take_in(told(exchange), 3.0)
+    assert exchange.outcome == STEERED
+    plain = Exchange(steering())
+    plain.receive(request_headers(), 1.0)
+    plain.receive(request_body(json.dumps(LONG).encode()), 2.0)
+    assert exchange.decision is not None
+    assert plain.decision is not None
+    assert exchange.decision.prompt == plain.decision.prompt
+
+
+@pytest.mark.parametrize("coding", EXPANDS)
+def test_one_that_expands_to_the_bound_at_most_is_read_at_once(coding: str) -> None:
+    text = json.dumps(chat("x")).encode().ljust(200)
+    assert sent(Mode.BUFFERED, EXPANDS[coding](text), coding)[0].outcome == STEERED
+    assert sent(Mode.BUFFERED, EXPANDS[coding](text + b" "), coding)[0].state == UNREAD
+
+
+def test_one_that_expands_beyond_all_bounds_is_413_by_whoever_reads_it() -> None:
+    rules = Rules(beside=200, expanded_body=300)
+    bomb = gzip.compress(bytes(400))
+    for found in (read("/v1/chat/completions", "gzip", bomb, 300, Limits()), None):
+        exchange, _ = sent(Mode.BUFFERED, bomb, "gzip", rules)
+        assert exchange.state == UNREAD, "the reading process has the time for it"
+        reply = exchange.take_in(found, 3.0)
+        assert (exchange.outcome, answer(reply.data).immediate_response.status.code) == ("too_large", 413)
+
+
+def test_where_nothing_is_read_beside_it_is_read_at_once_however_far_it_expands() -> None:
+    rules = Rules(beside=1000, body=1000)
+    exchange, _ = sent(Mode.BUFFERED, gzip.compress(json.dumps(chat("x" * 50_000)).encode()), "gzip", rules)
+    assert exchange.outcome == STEERED
+
+
+@pytest.mark.parametrize("mode", [Mode.BUFFERED, Mode.FULL_DUPLEX_STREAMED])
+def test_a_compressed_body_under_another_name_goes_on_as_the_reading_process_opened_it(
+    mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps({**LONG, "model": "other"}).encode()
+    limits = Limits(aliases={"other": "m"})
+    exchange, _ = sent(mode, gzip.compress(text), "gzip", Rules(beside=200, limits=limits))
+    unread = exchange.unread
+    assert unread is not None
+    found, opened = read_open(unread.path, "gzip", unread.body.whole(), 10_000, limits)
+    assert opened == text
+    unread.opened(memoryview(opened))
+    monkeypatch.setattr("extproc.core.encoding.decode", lambda *_: pytest.fail("it is decoded again"))
+    parts = exchange.take_in(found, 3.0).data
+    sent_on = [pb.ProcessingResponse.FromString(p) for p in (parts if isinstance(parts, tuple) else (parts,))]
+    bodies = [each.request_body.response.body_mutation for each in sent_on if each.HasField("request_body")]
+    body = b"".join(each.streamed_response.body or each.body for each in bodies)
+    assert json.loads(body) == LONG
+
+
+def test_the_body_comes_back_behind_what_was_found() -> None:
+    found = read("/v1/chat/completions", "", json.dumps(LONG).encode(), 10_000, Limits())
+    data = form.answered(found, b"abc") + b"abc"
+    assert form.size_of(data) == len(data)
+    made, body = form.found_in(data)
+    assert (made, bytes(body)) == (found, b"abc")
 
 
 # -- sessions ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Line:
     Args:
         connected: the socket, not blocking; closed by `close`.
         first: said before all bodies.
-        done: given what was found.
+        done: given what was found, and the body without its coding where that came back, else nothing.
         lost: called once when the other end is gone or speaks nonsense.
     """
 
@@ -32,7 +32,7 @@ class Line:
         self,
         connected: socket.socket,
         first: bytes,
-        done: Callable[[Found], None],
+        done: Callable[[Found, memoryview], None],
         lost: Callable[[], None],
     ) -> None:
         self._socket = connected
@@ -95,11 +95,11 @@ class Line:
             return
         self._got = bytearray()
         try:
-            found = form.found_in(got)
+            found, body = form.found_in(got)
         except (ValueError, KeyError, TypeError):
             self._break()
             return
-        self._loop.call_soon(self._done, found)  # both take a millisecond for a long prompt
+        self._loop.call_soon(self._done, found, body)  # both take a millisecond for a long prompt
 
     def _break(self) -> None:
         self.close()

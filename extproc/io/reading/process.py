@@ -25,15 +25,18 @@ def main() -> None:
         said = head and _exactly(gateway, *form.RULES.unpack(head))
         if not said:
             return
-        expanded, limits = form.rules_in(said)
+        expanded, limits, renamed = form.rules_in(said)
         while (head := _exactly(gateway, form.ASK.size)) is not None:
-            sizes = form.ASK.unpack(head)
+            *sizes, changes = form.ASK.unpack(head)
             path, coding, body = (_exactly(gateway, size) for size in sizes)
             if path is None or coding is None or body is None:
                 return
-            answer = form.answered(reading.read(_text(path), _text(coding), body, expanded, limits))
+            (prompt, why), opened = reading.read_open(_text(path), _text(coding), body, expanded, limits)
             del body
-            gateway.sendall(answer)
+            if not (changes and coding and (prompt.asked or prompt.model in renamed)):
+                opened = b""
+            gateway.sendall(form.answered((prompt, why), opened))
+            gateway.sendall(opened)
 
 
 def _text(data: bytes) -> str:

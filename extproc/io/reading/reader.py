@@ -6,7 +6,8 @@ body at a time, that gives way to the gateway where processors are scarce.
 
 Nothing waits forever. A body that is not read within `patience` goes by load alone, as do those for which no room is
 left. When the process dies, the body it was reading goes so too, as it may be what killed it; those behind it wait
-for the next process. One that dies again and again is left alone for a while, and bodies are read in the gateway.
+for the next process. One that dies again and again is left alone for a while, and bodies are read in the gateway. One
+that hangs, which is told by a body that it does not read in time, is ended and replaced, however often.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import os
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -40,9 +41,9 @@ WAYS: Final = (BESIDE, HERE, LATE, CROWDED, LOST, GONE)
 _DEATHS, _LEFT_ALONE = 3, 30.0
 #: Seconds after a death until the next start: for each death so far.
 _PAUSE: Final = 0.25
-#: Seconds that a body may take once the process has begun with it; it is killed then. The worst that fits the
-#: default limits takes 1 s.
-_STUCK: Final = 20.0
+#: Seconds that a body may take once the process has begun with it: `patience` within these bounds. Beyond, it hangs.
+#: The worst that fits the default limits takes 1 s, a process' start half a second, each on a processor of its own.
+_STUCK: Final = (5.0, 20.0)
 #: Seconds in which the process must end once its socket is closed.
 _GOODBYE: Final = 2.0
 #: A body that waited so many seconds goes before smaller ones.
@@ -77,15 +78,20 @@ class Reader:
         expanded: most bytes that a body may decompress to.
         patience: seconds after which a body goes by load alone.
         room: most bytes of bodies that wait.
+        renamed: models that replicas know by other names, in whose compressed bodies the name is changed.
 
     Attributes:
         counts: bodies by what became of them, by WAYS.
         process: the process's id; None while there is none.
     """
 
-    def __init__(self, limits: Limits, expanded: int, *, patience: float, room: int) -> None:
-        self._rules = form.rules(expanded, limits)
+    def __init__(
+        self, limits: Limits, expanded: int, *, patience: float, room: int, renamed: Collection[str] = ()
+    ) -> None:
+        self._rules = form.rules(expanded, limits, renamed)
         self._patience, self._room = patience, room
+        least, most = _STUCK
+        self._longest = min(max(patience, least), most)
         self._waiting: dict[Unread, _Job] = {}
         self._size = 0
         self._job: _Job | None = None
@@ -93,7 +99,8 @@ class Reader:
         self._process: Process | None = None
         self._life: asyncio.Task[None] | None = None
         self._stuck: asyncio.TimerHandle | None = None
-        self._deaths = 0
+        self._deaths = self._lost_processes = 0  # in a row, and of all
+        self._hangs = False
         self._alone_until = 0.0
         self._closed = False
         self.counts = dict.fromkeys(WAYS, 0)
@@ -173,14 +180,16 @@ class Reader:
         loop = asyncio.get_running_loop()
         first = next(iter(self._waiting.values()))
         if loop.time() - first.arrived < _OLD:
-            first = min(self._waiting.values(), key=lambda job: job.unread.size)
+            first = min(self._waiting.values(), key=_likely)
         self._taken(first.unread)
         self._job = first
-        self._stuck = loop.call_later(_STUCK, self._kill)
+        self._stuck = loop.call_later(self._longest, self._hang)
         self._line.send(first.unread)
 
-    def _done(self, found: Found) -> None:
+    def _done(self, found: Found, body: memoryview) -> None:
         job = self._job
+        if job is not None and job.done is not None and body:
+            job.unread.opened(body)
         self._rest()
         self._deaths = 0
         if job is not None:
@@ -198,15 +207,32 @@ class Reader:
         """Start it, and again when it dies."""
         try:
             while not self._closed:
+                self._hangs = False
                 await self._once()
-                self._deaths += 1
-                _log.error("the reader of large bodies died; it is started again", deaths=self._deaths)
+                self._count()
                 if self._deaths >= _DEATHS:
                     self._leave_alone()
                     return
-                await asyncio.sleep(_PAUSE * self._deaths)
+                await asyncio.sleep(_PAUSE * max(self._deaths, 1))
         finally:
             self._life = None
+
+    def _count(self) -> None:
+        """A process ended. One that hung did so by what it was given or for want of a processor: it could live."""
+        self._lost_processes += 1
+        if self._hangs:
+            _log.error(
+                "the reader of large bodies hangs; it was ended and is started again",
+                seconds=self._longest,
+                ends=self._lost_processes,
+            )
+            return
+        self._deaths += 1
+        _log.error(
+            "the reader of large bodies died; it is started again",
+            in_a_row=self._deaths,
+            ends=self._lost_processes,
+        )
 
     async def _once(self) -> None:
         """One process, from its start to its end."""
@@ -248,8 +274,13 @@ class Reader:
         if job is not None:
             self._tell(job, not_read(job.unread.size), LOST)
 
+    def _hang(self) -> None:
+        """It did not read a body in time."""
+        self._hangs = True
+        self._kill()
+
     def _kill(self) -> None:
-        """It is stuck, or not there any more."""
+        """It hangs, or is not there any more."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -261,6 +292,11 @@ class Reader:
         _log.error("large bodies are read by the gateway itself, which holds up others", seconds=_LEFT_ALONE)
         for job in list(self._waiting.values()):
             self._give_up(job, LOST)
+
+
+def _likely(job: _Job) -> tuple[bool, int]:
+    """Sorts first what likely takes least: how much of a compressed body there is, its size does not tell."""
+    return not job.unread.is_open, job.unread.size
 
 
 async def _ended(process: Process) -> None:
