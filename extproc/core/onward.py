@@ -43,21 +43,12 @@ def lesser_prompt(rules: Asks, prompt: Prompt, lesser: Degrade, path: str, body:
         return prompt
     if body is not None:
         try:
-            return dialects.read(path, _lessened(body, lesser) or body, rules.limits)
+            return dialects.read(path, degraded(body, lesser) or body, rules.limits)
         except (
             Unreadable
         ):  # it was read a moment ago, so only for a dialect whose limits another name exceeds
             pass
     return replace(prompt, model=lesser.to, chains=[], root=0)
-
-
-def _lessened(body: bytes, lesser: Degrade) -> bytes | None:
-    """The body with less asked for; None where nothing is written into it.
-
-    A model's name is spliced in, so that all else stays as the client wrote it, unless it named none.
-    """
-    parts = spliced(body, lesser.to) if lesser.kind == "model" else None
-    return b"".join(parts) if parts else degraded(body, lesser)
 
 
 def stays(rules: Asks, pool: Pool, prompt: Prompt, admitted: Answer | None, *, plain: bool) -> bool:
@@ -83,7 +74,7 @@ def body_of(
     """
     lesser = admitted.lesser if admitted is not None else None
     usage = rules.include_usage and prompt.dialect not in rules.unread
-    made = _lessened(body, lesser) if lesser is not None and plain else None
+    made = degraded(body, lesser) if lesser is not None and plain else None
     if usage and plain:
         made = include_usage.added(prompt, made or body) or made
     told = lesser.to if lesser is not None and lesser.kind == "model" else prompt.asked or prompt.model

@@ -1,7 +1,7 @@
-"""Another value for the model in a body of JSON, spliced into its bytes: all else stays as the client wrote it.
+"""Another value for a member of a body of JSON, such as its model, spliced into its bytes: all else stays.
 
-Nothing is parsed and written anew, so numbers, order, spacing, escapes and members given twice stay. Of `model` given
-twice every one is replaced, whichever a reader takes. Only the outermost object's members count.
+Nothing is parsed and written anew, so numbers, order, spacing, escapes and members given twice stay. Of the member
+itself given twice every one is replaced, whichever a reader takes. Only the outermost object's members count.
 
 Three ways to find where values end, since each is fast where another is slow. A large body is mostly a few long
 strings: their ends are looked for with `bytes.find`, at memory's speed. Where there are too many of them, and in
@@ -9,6 +9,7 @@ small bodies, msgspec skips the values, at about a third of a nanosecond a byte.
 that gives a name twice is read by a regular expression, at some nanoseconds a byte.
 """
 
+import json
 import re
 from collections.abc import Callable
 from typing import Final
@@ -62,31 +63,40 @@ def spliced(body: bytes, name: str) -> Parts | None:
         body: a JSON object that a parser has accepted; what comes of anything else is undefined.
         name: put in as JSON.
     """
-    value, view, at = orjson.dumps(name), memoryview(body), 0
+    found = places(body, "model")
+    return with_values(body, found, orjson.dumps(name)) if found else None
+
+
+def with_values(body: bytes, found: list[tuple[int, int]], value: bytes) -> Parts:
+    """The body, in pieces that are views of it, with `value` at each of the places, which are in order."""
+    view, at = memoryview(body), 0
     parts: list[bytes | memoryview] = []
-    for start, end in _places(body):
+    for start, end in found:
         parts += [view[at:start], value]
         at = end
-    return (*parts, view[at:]) if parts else None
+    return (*parts, view[at:])
 
 
-def _places(body: bytes) -> list[tuple[int, int]]:
-    """Where the values of the outermost members named `model` begin and end."""
+def places(body: bytes, member: str) -> list[tuple[int, int]]:
+    """Where the values of the outermost object's members of that name begin and end, in order.
+
+    `body`: a JSON object that a parser has accepted; what comes of anything else is undefined.
+    """
     ways = (_by_leaps, _by_lengths) if len(body) >= _LARGE else (_by_lengths,)
     for way in ways:
         try:
-            return way(body)
+            return way(body, member)
         except _OtherWayError:
             continue
-    return _members(body, lambda _key, at: _end(body, at))
+    return _members(body, member, lambda _key, at: _end(body, at))
 
 
-def _by_leaps(body: bytes) -> list[tuple[int, int]]:
+def _by_leaps(body: bytes, member: str) -> list[tuple[int, int]]:
     leaps = _Leaps(body)
-    return _members(body, lambda _key, at: leaps.end(at))
+    return _members(body, member, lambda _key, at: leaps.end(at))
 
 
-def _by_lengths(body: bytes) -> list[tuple[int, int]]:
+def _by_lengths(body: bytes, member: str) -> list[tuple[int, int]]:
     """By each value's length, as msgspec skips it. What stands there must be that value, or a name came twice."""
     try:
         values = {key: memoryview(raw) for key, raw in _RAW.decode(body).items()}
@@ -104,7 +114,7 @@ def _by_lengths(body: bytes) -> list[tuple[int, int]]:
             raise _OtherWayError
         return end
 
-    found = _members(body, end_of)
+    found = _members(body, member, end_of)
     if values:
         raise _OtherWayError
     return found
@@ -119,14 +129,14 @@ def _is_there(body: bytes, at: int, end: int, value: memoryview) -> bool:
     )
 
 
-def _members(body: bytes, end_of: Callable[[bytes, int], int]) -> list[tuple[int, int]]:
-    """Where the models' values are; `end_of` tells where that of a name, which begins there, ends."""
-    found = []
+def _members(body: bytes, name: str, end_of: Callable[[bytes, int], int]) -> list[tuple[int, int]]:
+    """Where the values of members called `name` are; `end_of` tells where a value, which begins there, ends."""
+    found, plain = [], f'"{name}"'.encode()
     at = body.index(b"{") + 1
     while (member := _MEMBER.match(body, at)) is not None:  # none in an empty object
         start = member.end()
         end = end_of(member[1], start)
-        if _is_model(member[1]):
+        if member[1] == plain or (b"\\" in member[1] and _text(member[1]) == name):
             found.append((start, end))
         after = _AFTER.match(body, end)
         if after is None or after[1] == b"}":
@@ -135,12 +145,10 @@ def _members(body: bytes, end_of: Callable[[bytes, int], int]) -> list[tuple[int
     return found
 
 
-def _is_model(key: bytes) -> bool:
-    return key == b'"model"' or (b"\\" in key and orjson.loads(key) == "model")
-
-
 def _text(key: bytes) -> str:
-    return key[1:-1].decode() if b"\\" not in key else orjson.loads(key)
+    """A name, with what it escapes. The standard library takes halves of surrogate pairs too."""
+    text: str = json.loads(key) if b"\\" in key else key[1:-1].decode()
+    return text
 
 
 def _end(body: bytes, at: int) -> int:

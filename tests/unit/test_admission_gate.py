@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import orjson
 import pytest
 
 from extproc.core.admission.answers import (
@@ -24,7 +23,6 @@ from extproc.core.admission.desk import Desk, tokens_of
 from extproc.core.admission.gate import Ask, Gate
 from extproc.core.admission.identity import Source, Told
 from extproc.core.admission.queue import QueueSettings
-from extproc.core.admission.rewrite import degraded
 from extproc.core.admission.tenants import Degrade, Tenant, Tenants
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
@@ -198,25 +196,6 @@ def test_every_refusal_is_429_for_the_tenants_own_limits_and_503_for_the_fleets(
 
 
 # -- bodies ------------------------------------------------------------------------------------------------
-
-
-def test_a_body_is_written_anew_with_its_priority_or_model() -> None:
-    body = b'{"model":"big","priority":0,"messages":[{"role":"user","content":"\xc3\xa4"}]}'
-    made = degraded(body, Degrade("priority", "10"))
-    assert made is not None
-    assert orjson.loads(made) == {**orjson.loads(body), "priority": 10}
-    made = degraded(body, Degrade("model", "small"))
-    assert made is not None
-    assert orjson.loads(made) == {**orjson.loads(body), "model": "small"}
-
-
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1", b"\xff"])
-def test_what_is_no_object_stays_as_it_is(body: bytes) -> None:
-    assert degraded(body, Degrade("model", "small")) is None
-
-
-def test_another_pool_needs_no_other_body() -> None:
-    assert degraded(b"{}", Degrade("pool", "spare")) is None
 
 
 # -- the desk ----------------------------------------------------------------------------------------------

@@ -1,28 +1,58 @@
-"""A request's body with another model or engine priority: what degrading means on the wire."""
+"""A request's body with another model or engine priority: what degrading means on the wire.
 
-from typing import Any, Final
+It is spliced into the body's bytes (`core/rename.py`), so that all else stays as the client wrote it.
+"""
+
+import json
+import math
+import re
+from typing import Final
 
 import orjson
 
 from extproc.core.admission.tenants import Degrade
+from extproc.core.rename import Parts, places, with_values
 
-#: Member of a body and what kind of lesser service it carries.
-_MEMBERS: Final = {"priority": "priority", "model": "model"}
+#: What an object opens with, up to its first member or its end.
+_OPENS = re.compile(rb"[ \t\n\r]*+\{[ \t\n\r]*+", re.DOTALL)
+_SPACE: Final = b" \t\n\r"
+#: Longest value that is read as a number, bytes: no integer of 64 bits is longer, nor a float that means anything.
+_LONGEST: Final = 64
 
 
 def degraded(body: bytes, lesser: Degrade) -> bytes | None:
-    """The body with the lesser service asked for, written anew; None where it can't be: no JSON object, or a pool.
+    """The body with the lesser service asked for; None where it can't be: no JSON object, or a pool.
 
-    Written anew rather than amended, since a member given twice is an error to some readers.
+    A priority of the client's own that is later (larger) than the lesser one stays: degrading improves nothing.
+    Members given twice all get the value, whichever a reader takes.
+
+    Args:
+        body: a JSON object that a parser has accepted, or what is seen to be none.
+        lesser: what to write.
     """
-    member = _MEMBERS.get(lesser.kind)
-    if member is None:
+    opens = _OPENS.match(body)
+    if lesser.kind not in ("priority", "model") or opens is None or not body.rstrip(_SPACE).endswith(b"}"):
         return None
+    found = places(body, lesser.kind)
+    value = lesser.to.encode() if lesser.kind == "priority" else orjson.dumps(lesser.to)
+    if lesser.kind == "priority":
+        value = max((value, *(body[start:end] for start, end in found)), key=_lateness)
+    return b"".join(
+        with_values(body, found, value) if found else _first(body, opens.end(), lesser.kind, value)
+    )
+
+
+def _first(body: bytes, at: int, member: str, value: bytes) -> Parts:
+    """The body with one more member, before that at `at`, or where there is none alone."""
+    view, comma = memoryview(body), b"" if body[at : at + 1] == b"}" else b","
+    return (view[:at], b'"', member.encode(), b'":', value, comma, view[at:])
+
+
+def _lateness(value: bytes) -> float:
+    """A priority as engines read it, also in quotes (pydantic's lax mode); the earliest for what is none."""
     try:
-        parsed: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(parsed, dict):
-        return None
-    parsed[member] = int(lesser.to) if lesser.kind == "priority" else lesser.to
-    return orjson.dumps(parsed)
+        text = json.loads(value) if value[:1] == b'"' else value
+        lateness = float(text) if len(value) <= _LONGEST else -math.inf
+    except ValueError:
+        return -math.inf
+    return lateness if math.isfinite(lateness) else -math.inf
