@@ -550,6 +550,16 @@ async def test_watches_that_end_at_once_without_an_event_are_told_and_lists_go_o
             await heard.until(lambda: isinstance(heard.said[-1], Found) and heard.said[-1].trouble is None)
 
 
+async def test_watches_that_stand_again_end_the_failure_though_nothing_changes() -> None:
+    async with serving() as server:
+        server.items = [pod("a", "10.0.0.1")]
+        server.watches = [sends(then="end")] * 1000
+        async with Heard(server) as heard:
+            await heard.until(lambda: bool(heard.reasons))
+            server.watches.clear()  # from now on they are silent, and stand
+            await heard.until(lambda: heard.said[-1] == Found(heard.said[0].endpoints))  # type: ignore[union-attr]
+
+
 async def test_lists_that_are_always_gone_are_told() -> None:
     async with serving() as server:
         server.status["list"] = [410] * 1000

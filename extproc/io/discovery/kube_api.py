@@ -157,11 +157,11 @@ class KubeApi:
             query["continue"] = str(more)
 
     async def watch(
-        self, path: str, which: Mapping[str, str], version: str
+        self, path: str, which: Mapping[str, str], version: str, seconds: int | None = None
     ) -> AsyncGenerator[list[Event], None]:
         """What happens after a resource version, as it comes; an empty batch first, once the server agreed.
 
-        Ends when the server ends it, which it does every few minutes.
+        Ends when the server ends it, which it does every few minutes, or after so many `seconds` as are asked for.
 
         Raises:
             SourceFailed: it broke; `unreadable` if something in it could not be read.
@@ -172,22 +172,25 @@ class KubeApi:
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(_WATCH),
+            "timeoutSeconds": str(_WATCH if seconds is None else seconds),
         }
+        quiet = self._quiet if seconds is None else min(self._quiet, seconds + 1.0)
         async with self._answer(path, query) as response:
             yield []
             rest = b""
-            async for data in self._chunks(path, response):
+            async for data in self._chunks(path, response, quiet):
                 *lines, rest = (rest + data).split(b"\n")
                 if len(rest) > _LONGEST_LINE:
                     raise SourceFailed("too_large", f"{path}: a line of the watch has no end")
                 if events := [_event(path, line) for line in lines if line.strip()]:
                     yield events
 
-    async def _chunks(self, path: str, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    async def _chunks(
+        self, path: str, response: aiohttp.ClientResponse, quiet: float
+    ) -> AsyncGenerator[bytes, None]:
         while True:
             try:
-                async with _worded(path), asyncio.timeout(self._quiet):
+                async with _worded(path), asyncio.timeout(quiet):
                     data = await response.content.readany()
             except SourceFailed as error:
                 if error.reason == "timeout":

@@ -28,6 +28,8 @@ _RESUMABLE = frozenset({"connect", "broken", "timeout", "busy", "status_5xx", "c
 _SHORT = 1.0
 #: After so many such ends in a row something is wrong: it may be another server, or a proxy, that answers.
 _EMPTY = 3
+#: Seconds of a watch after that: its end shows that watches work again, where nothing changes.
+_TRIAL = 2
 _HINT = "look whether a proxy answers in the API server's place"
 
 
@@ -113,7 +115,9 @@ class ListWatch(Generic[_T, _R]):
         loop = asyncio.get_running_loop()
         began, heard = loop.time(), False
         resource = self._resource
-        async with aclosing(self._api.watch(resource.path, resource.query, self._version)) as batches:
+        seconds = _TRIAL if self.trouble else None
+        watch = self._api.watch(resource.path, resource.query, self._version, seconds)
+        async with aclosing(watch) as batches:
             async for events in batches:
                 self._apply(events)
                 if events:
