@@ -1,0 +1,106 @@
+"""Who belongs to a gateway's pools, from its configuration or as discovery finds it, and who scrapes them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from extproc.building import targets
+from extproc.config import GatewaySettings, PoolSettings
+from extproc.core.pool import Pool
+from extproc.envoyconfig import eds_document, write_eds
+from extproc.io.collecting import collector_of
+from extproc.io.intake import Intake
+from extproc.io.metrics import Metrics
+from extproc.io.roster import FixedRoster, Roster
+from extproc.io.tasks import Supervisor
+
+if TYPE_CHECKING:  # what only discovery and Redis need is loaded where it is made
+    from extproc.io.following import PoolFollower
+    from extproc.io.sharing import Sharing
+
+
+class Members:
+    """The replicas of every pool.
+
+    Attributes:
+        rosters: who takes a replica out of a pool and puts it back, by pool.
+
+    Args:
+        pools: of the core, in the settings' order.
+        enforce: called when a pool's members changed: orders hold for who is new as well.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        pools: list[Pool],
+        intake: Intake,
+        sharing: "Sharing | None",
+        metrics: Metrics,
+        enforce: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._enforce = enforce
+        self._collectors = {
+            chosen.name: collector_of(chosen, pool, intake, sharing, metrics)
+            for chosen, pool in zip(settings.pools, pools, strict=True)
+            if chosen.metrics.enabled
+        }
+        self._followers = {
+            chosen.name: self._follow(chosen, pool)
+            for chosen, pool in zip(settings.pools, pools, strict=True)
+            if chosen.discovery.any
+        }
+        self.rosters: dict[str, Roster] = {
+            pool.name: self._followers.get(pool.name) or self._fixed(pool) for pool in pools
+        }
+
+    def terminating(self, pool: str, address: str) -> bool:
+        """Whether discovery says that a replica runs out."""
+        return pool in self._followers and self._followers[pool].terminating(address)
+
+    async def start(self, tasks: Supervisor) -> None:
+        """Begin to scrape, and know who belongs to discovered pools as far as their sources answer."""
+        self._write_eds()
+        for collector in self._collectors.values():
+            await collector.start()
+        await asyncio.gather(*(follower.start(tasks) for follower in self._followers.values()))
+
+    async def stop(self) -> None:
+        """Scrape no more. Sources are followed by tasks, which end with these."""
+        for collector in self._collectors.values():
+            await collector.stop()
+
+    def _write_eds(self) -> None:
+        """Write each listed pool's EDS file where the settings name a folder; Envoy follows the rename."""
+        folder = self._settings.envoy.eds_dir
+        for pool in self._settings.pools if folder else ():
+            if not pool.discovery.any:  # else its follower writes it
+                write_eds(folder, pool.name, eds_document(pool))
+
+    def _fixed(self, pool: Pool) -> FixedRoster:
+        addresses = [replica.address for replica in pool.replicas]
+        return FixedRoster(pool, addresses, lambda left: self._metrics.forget_replicas(pool.name, (left,)))
+
+    def _follow(self, settings: PoolSettings, pool: Pool) -> "PoolFollower":
+        from extproc.io.discovery.build import build
+        from extproc.io.following import PoolFollower
+
+        collector = self._collectors.get(settings.name)
+
+        def on_members(members: dict[str, str]) -> None:
+            if collector is not None:
+                collector.set_targets(targets(settings, members))
+            self._enforce()
+
+        return PoolFollower(
+            pool,
+            build(settings, self._settings),
+            grace=settings.discovery.grace,
+            limit=settings.discovery.limit,
+            on_members=on_members,
+            on_left=lambda left: self._metrics.forget_replicas(settings.name, left),
+            eds_dir=self._settings.envoy.eds_dir,
+            domain_label=settings.retries.domain_label,
+        )
