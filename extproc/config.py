@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from extproc.errors import ConfigError
-from extproc.faults import explain
+from extproc.faults import explain, place_of
 from extproc.settings import (
     AdminSettings,
     CapacitySettings,
@@ -91,7 +91,7 @@ def parse(text: str, source: str) -> GatewaySettings:
     try:
         return GatewaySettings.model_validate(tree)
     except ValidationError as error:
-        faults = (f"{source}:{_line(root, fault['loc'])}: {explain(fault)}" for fault in error.errors())
+        faults = (f"{source}:{_line(root, place_of(fault))}: {explain(fault)}" for fault in error.errors())
         raise ConfigError("\n".join(faults)) from None
 
 

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from extproc.quantities import DurationKind, SizeKind, show_duration, show_size
 from extproc.settings import GatewaySettings
+from extproc.settings.base import FaultAtError
 
 Loc = tuple[int | str, ...]
 #: Longest piece of a value that is quoted in a message, in characters.
@@ -21,7 +22,13 @@ _MOST_PLACES = 2
 
 def explain(fault: ErrorDetails) -> str:
     """One line: the setting's path, what is wrong with it, how to mend it. Secrets' values are not quoted."""
-    return f"{path_of(fault['loc'])}: {_sentence(fault)}"
+    return f"{path_of(place_of(fault))}: {_sentence(fault)}"
+
+
+def place_of(fault: ErrorDetails) -> Loc:
+    """Where the setting stands: where its check stood, or deeper down where that says so."""
+    error = fault.get("ctx", {}).get("error")
+    return (*fault["loc"], *error.where) if isinstance(error, FaultAtError) else fault["loc"]
 
 
 def path_of(loc: Loc) -> str:
@@ -75,6 +82,7 @@ def _shown(value: str | float | None, loc: Loc) -> str:
 _BOUNDS = {
     "greater_than": ("is too small; it must be above", "gt"),
     "greater_than_equal": ("is too small; the least is", "ge"),
+    "less_than": ("is too large; it must be below", "lt"),
     "less_than_equal": ("is too large; the most is", "le"),
 }
 

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from extproc.quantities import Duration, Number, Size, Whole
-from extproc.settings.base import Settings, form
+from extproc.settings.admitting import check_headers_are_apart, check_tenants_are_found
+from extproc.settings.base import FaultAtError, Settings, form
 from extproc.settings.identity import HEADER, HEADER_FORM, IdentitySettings, check_identity
 
 
@@ -106,10 +107,16 @@ class BudgetSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _has_a_gap(self) -> Self:
+    def _leaves_room(self) -> Self:
         if self.relax >= self.tighten:
             raise ValueError(
                 f"relax ({self.relax:g}) is not below tighten ({self.tighten:g}), so the budget would swing; lower it"
+            )
+        if 0 < self.cap < self.replica_tokens:
+            raise FaultAtError(
+                ("cap",),
+                f"{self.cap} is below replica_tokens ({self.replica_tokens}), so that not one replica could be "
+                "used; raise it, or lower replica_tokens",
             )
         return self
 
@@ -184,6 +191,12 @@ class AdmissionSettings(Settings):
                     raise ValueError(
                         f"{owners[identity]!r} and {tenant.name!r} list the same identity; remove it from one"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _can_work(self) -> Self:
+        check_tenants_are_found(self)
+        check_headers_are_apart(self)
         return self
 
     @property

@@ -1,11 +1,11 @@
 """Settings of late binding: whether requests wait for a replica, and how many for how long."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from extproc.quantities import Duration, Size, Whole
-from extproc.settings.base import Settings
+from extproc.quantities import Duration, Size, Whole, show_duration
+from extproc.settings.base import FaultAtError, Settings
 
 #: Sampling intervals that the engines' counters may lag when the horizon is chosen by itself: one, and half for what
 #: a scrape and the engine's step take.
@@ -46,6 +46,20 @@ class LateBindingSettings(Settings):
         description="most bytes of their bodies, which Envoy keeps meanwhile; those above it are bound as they come",
     )
 
+    @model_validator(mode="after")
+    def _can_work(self) -> Self:
+        if not self.enabled and "enabled" not in self.model_fields_set and self.model_fields_set:
+            raise ValueError(
+                "has settings but is off, as enabled is missing; write `enabled: on`, or `off` to keep them for later"
+            )
+        if self.horizon > self.longest_wait:
+            raise FaultAtError(
+                ("horizon",),
+                f"{show_duration(self.horizon)} is above longest_wait, {show_duration(self.longest_wait)}, so that "
+                "nobody would wait that long for it; lower one",
+            )
+        return self
+
     def theta(self, *, observer: bool, interval: float) -> float:
         """The horizon in seconds; what news of the engines come by decides where it is not given.
 
@@ -59,6 +73,8 @@ class LateBindingSettings(Settings):
 
 
 def _switch(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError("is neither on nor off; write one of the two, or settings below, indented")  # noqa: TRY004
     return {"enabled": value} if isinstance(value, bool) else value
 
 

@@ -8,6 +8,7 @@ from extproc.addresses import HostPort, parse_address
 from extproc.core.routes import faults
 from extproc.quantities import Whole
 from extproc.settings.admission import AdmissionSettings
+from extproc.settings.admitting import check_degrades, check_waits_end
 from extproc.settings.base import Settings, form
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.feedback import FeedbackSettings
@@ -151,17 +152,12 @@ class GatewaySettings(Settings):
 
     @model_validator(mode="after")
     def _degraded_requests_have_somewhere_to_go(self) -> Self:
-        names, models = (
-            {pool.name for pool in self.pools},
-            {model for pool in self.pools for model in pool.models},
-        )
-        for promise in (*self.admission.tenants, self.admission.others):
-            for lesser in promise.degrade:
-                if (lesser.pool and lesser.pool not in names) or (
-                    lesser.model and lesser.model not in models
-                ):
-                    what, where = (lesser.pool, "pool") if lesser.pool else (lesser.model, "pool's models")
-                    raise ValueError(f"admission degrades to {what!r}, which is no {where}; name one that is")
+        check_degrades(self.admission, self.pools, self.aliases)
+        return self
+
+    @model_validator(mode="after")
+    def _waits_end(self) -> Self:
+        check_waits_end(self.admission, self.pools)
         return self
 
     @model_validator(mode="after")

@@ -211,7 +211,7 @@ async def test_a_dry_run_lets_everything_go_as_it_came_and_records_what_it_would
 
 
 async def test_a_header_that_is_not_trusted_has_no_effect() -> None:
-    text = BASE.replace("source: header, header: x-tenant", "source: none")
+    text = BASE.replace("source: header, header: x-tenant", "source: certificate")
     it = Gateway(parse(text.format(mode="on", degrade="[]", wait=0), "here"))
     exchange, _ = Client(it, "capped-id").send(300)
     assert exchange.admitted is not None
@@ -325,7 +325,7 @@ def test_envoy_sends_what_identities_are_read_from_and_nothing_else() -> None:
         ("tenants: [{name: a, ids: [x], share: 0.7}, {name: b, ids: [y], share: 0.7}]", "add up to"),
         ("tenants: [{name: a, ids: [x]}, {name: b, ids: [x]}]", "list the same identity"),
         ("tenants: [{name: others, ids: [x]}]", "is taken"),
-        ("others: {degrade: [{model: gone}]}", "no pool's models"),
+        ("others: {degrade: [{model: gone}]}", "none of a pool's models"),
         ("others: {degrade: [{pool: gone}]}", "no pool;"),
         ("others: {degrade: [{}]}", "exactly one of"),
         ("budget: {relax: 0.8}", "is not below tighten"),
