@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from extproc.core.admission.answers import Answer
+from extproc.core.admission.answers import REJECT, Answer, whole_seconds
 from extproc.core.decide import Decision
 from extproc.core.ending import UNKNOWN, Ending
 from extproc.core.exchange import Exchange
@@ -173,9 +173,16 @@ def admission_of(answer: Answer | None) -> dict[str, Any] | None:
         "dry_run": answer.dry,
         "degraded_to": None if lesser is None else {lesser.kind: lesser.to},
         "waited": None if answer.waited is None else round(answer.waited, 3),
-        "retry_after": None if math.isinf(answer.retry_after) else round(answer.retry_after, 3),
+        "retry_after": _retry_after(answer),
         **numbers,
     }
+
+
+def _retry_after(answer: Answer) -> float | None:
+    """Seconds: of a refusal what the client was told, of any other the predicted wait; None where none is known."""
+    if answer.verdict == REJECT and not answer.dry:
+        return whole_seconds(answer.retry_after)
+    return None if math.isinf(answer.retry_after) else round(answer.retry_after, 3)
 
 
 def shadow_of(opinion: Opinion | None) -> dict[str, Any] | None:
