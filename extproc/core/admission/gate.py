@@ -314,7 +314,7 @@ class Gate:
             "tenant_in_flight": rated.used,
             "tenant_in_flight_most": ask.tenant.in_flight,
             "per_minute": ask.tenant.per_minute,
-            "rate_left": rated.allowance,
+            "rate_left": math.inf if math.isinf(ask.tenant.per_minute) else rated.allowance,
             "pool_used_here": self.budget.used,
             "pool_total": self.budget.total,
             "gateways": float(self.budget.gateways),
