@@ -195,7 +195,7 @@ class Admission:
     async def _trade(self, side: PoolSide) -> None:
         now, gate, change = self._clock(), side.gate, self._proposal(side)
         every = side.controller.least(change) if change is not None else 0.0
-        basis = side.reading.limit if side.reading is not None else 0.0
+        basis = side.reading.basis if side.reading is not None else 0.0
         if self._store is None:
             board = self._boards[side.pool.name]
             if change is not None and board.propose(change.after, basis, 0.0, now):

@@ -56,7 +56,7 @@ class Admitted(Simulation):
         first = self._meters[0].look(0.0)
         self._controllers = [Controller(admission.adapt, 0.0) for _ in self.gateways]
         total = self._controllers[0].start(first)
-        self.board = Board(admission.tenants.all, total, 0.0, first.limit)
+        self.board = Board(admission.tenants.all, total, 0.0, first.basis)
         count = len(self.gateways)
         self.gates = []
         for gateway in self.gateways:
@@ -114,7 +114,7 @@ class Admitted(Simulation):
             gate.limited = False
             if change is None:
                 continue
-            if self.board.propose(change.after, reading.limit, controller.least(change), self.now):
+            if self.board.propose(change.after, reading.basis, controller.least(change), self.now):
                 controller.made(change)
         if self._alive:
             self._at(self.now + _LOOK, self._look)

@@ -177,6 +177,25 @@ def test_replicas_that_come_or_go_take_the_total_along_at_once() -> None:
     assert (change.after, change.cause) == (1000, FLEET)
 
 
+def test_a_budget_that_was_given_is_not_scaled_when_the_real_kv_cache_is_told() -> None:
+    # 9,000 given, 17,000 tokens of KV cache assumed, 8,900 or 100,000 or 262,144 told: what holds is 9,000, but for
+    # a cache that can't hold it; two replicas bear twice that.
+    it = controller()
+    given = Reading(0, 9000, 17_000, 0.0, 1, True)
+    assert it.start(given) == given.basis == 9000
+    for limit in (100_000, 262_144, 9100):
+        assert it.look(9000, 9000, given._replace(limit=limit), False, 1.0) is None
+    change = it.look(9000, 9000, given._replace(limit=4500), False, 2.0)
+    assert change is not None
+    assert change.after == 4500
+    change = it.look(4500, 4500, given._replace(limit=100_000), False, 3.0)
+    assert change is not None
+    assert change.after == 9000
+    change = it.look(9000, 9000, given._replace(limit=34_000, capacity=18_000, replicas=2), False, 4.0)
+    assert change is not None
+    assert (change.after, change.cause) == (18_000, FLEET)
+
+
 def test_what_another_gateway_saw_first_is_not_done_twice() -> None:
     assert controller().look(2000, 4000, reading(0.6, replicas=2), False, 1.0) is None
 

@@ -152,7 +152,7 @@ def test_nobody_starves_however_many_of_a_better_class_come() -> None:
     ],
 )
 def test_the_queue_is_bounded(settings: dict[str, float], new: Ticket, why: str) -> None:
-    assert made(ticket(1), ticket(2), **settings).refusal(new, 0.0) == why
+    assert made(ticket(1), ticket(2), **settings).refusal(new, math.inf, 0.0) == why
 
 
 def test_one_that_would_wait_longer_than_it_may_is_refused_at_once() -> None:
@@ -160,12 +160,44 @@ def test_one_that_would_wait_longer_than_it_may_is_refused_at_once() -> None:
     queue.went(A, 1000, 1.0)
     # After one second the weights add up to 10 * (1 - e^-0.1) = 0.952 s, so a goes at 1,051 tokens a second.
     assert queue.predicted(A, 100, 1.0) == pytest.approx(1100 / 1050.8, rel=1e-3)
-    assert queue.refusal(ticket(2, until=2.0), 1.0) == DEADLINE
-    assert queue.refusal(ticket(2, until=2.1), 1.0) == ""
+    assert queue.refusal(ticket(2, until=2.0), 1100 / 1050.8, 1.0) == DEADLINE
+    assert queue.refusal(ticket(2, until=2.1), 1100 / 1050.8, 1.0) == ""
 
 
 def test_before_anything_went_no_wait_is_predicted() -> None:
     assert math.isinf(made().predicted(A, 100, 0.0))
+
+
+def test_what_goes_while_nobody_waits_says_nothing_of_the_speed() -> None:
+    queue = made()
+    for second in range(60):
+        queue.went(A, 60, float(second))
+    assert queue.speed.at(60.0) is None
+    assert math.isinf(queue.predicted(A, 60_000, 60.0))
+
+
+def test_the_speed_is_that_of_the_backlog_however_long_nobody_waits_after_it() -> None:
+    queue = made(ticket(1, tokens=10_000), ticket(2, tokens=10_000))
+    for at in (2.0, 4.0):
+        assert queue.next(always, at) is not None
+    # 10,000 tokens after 2 and 4 seconds: (10,000 * e^-0.2 + 10,000) / (10 * (1 - e^-0.4)) = 5,515 a second.
+    for later in (4.0, 30.0, 63.0):
+        assert queue.speed.at(later) == pytest.approx(5515, rel=1e-3)
+    assert queue.speed.at(65.0) is None  # a minute later it says nothing any more
+
+
+def test_one_that_waited_for_a_trade_of_leases_alone_makes_no_speed() -> None:
+    queue = made(ticket(1, tokens=10))
+    assert queue.next(always, 0.1) is not None
+    assert queue.speed.at(0.2) is None
+
+
+def test_those_that_wait_for_their_own_rate_do_not_make_the_pool_look_slow() -> None:
+    rated = Ticket(key=1, tenant=A, tokens=10, klass=1, arrived=0.0, until=1e9, lack="tenant_rate")
+    queue = made(rated)
+    queue.went(B, 10, 5.0)
+    assert queue.speed.at(10.0) is None
+    assert math.isinf(queue.predicted(B, 1000, 10.0))
 
 
 def test_a_client_that_leaves_frees_its_place_and_its_bytes() -> None:

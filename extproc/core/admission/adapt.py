@@ -84,7 +84,7 @@ class Controller:
 
         Args:
             total: as it is, tokens.
-            basis: `reading.limit` as it was when the total was found.
+            basis: `reading.basis` as it was when the total was found.
             reading: of the pool now.
             limited: whether the total kept anybody waiting or out since the last look.
             now: seconds.
@@ -109,9 +109,9 @@ class Controller:
 
     def _fleet(self, total: float, basis: float, reading: Reading, now: float) -> Change | None:
         """Replicas came, left, or turned out to be larger or smaller."""
-        if not reading.limit or not basis or abs(reading.limit / basis - 1.0) <= 0.1:
+        if not reading.basis or not basis or abs(reading.basis / basis - 1.0) <= 0.1:
             return None
-        return self._changed(total, min(total * reading.limit / basis, self.cap(reading)), FLEET, now)
+        return self._changed(total, min(total * reading.basis / basis, self.cap(reading)), FLEET, now)
 
     def _overrun(self, total: float, reading: Reading, now: float) -> Change | None:
         """Prompts queue on half of the replicas, look after look, and the total is far above what they bear."""

@@ -107,6 +107,11 @@ class Answer:
         return None if self.dry else self.degrade
 
     @property
+    def is_final(self) -> bool:
+        """Whether the same request would be refused again whenever it comes."""
+        return self.reason == TENANT_TOO_LARGE
+
+    @property
     def refusal(self) -> Refusal:
         """How it is told to a client that is refused."""
         return REFUSALS[self.reason]

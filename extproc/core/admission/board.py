@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 
     Attributes:
         total: of the pool, tokens.
-        basis: what the pool's KV caches may hold together, by which that total was found, tokens.
+        basis: what the fleet may hold (`Reading.basis`), by which that total was found, tokens.
         holds: leased now, by tenant.
         rates: tokens of the rate just given, by tenant.
         rows: what everybody last said, by gateway and tenant.

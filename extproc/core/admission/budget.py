@@ -30,6 +30,11 @@ _SPAN: Final = 2.0
 #: Seconds that count as one moment: what a mean forgets meanwhile, half a percent, is not worth a power of e.
 _SAME: Final = 0.01
 
+#: All there is, but for what adding up rounds away.
+_ALL: Final = 1.0 + 1e-9
+#: Seconds of a rate's refill that may not be here yet: two trades of leases.
+_TRADES: Final = 0.2
+
 # Why there is no room.
 POOL_FULL: Final = "pool_full"
 TENANT_SHARE: Final = "tenant_share"
@@ -186,7 +191,7 @@ class Budget:
             return lack
         if bounds and account.allowance < tokens and not math.isinf(tenant.per_minute):
             return TENANT_RATE
-        if account.used + tokens <= account.hold:
+        if account.used + tokens <= account.hold * _ALL:
             return ""
         if bounds and tokens > tenant.in_flight - account.used:
             return TENANT_IN_FLIGHT
@@ -208,6 +213,42 @@ class Budget:
             return ""
         lack = self.caps.lacks(tenant, tokens)
         return TENANT_IN_FLIGHT if lack and lack != TENANT_RATE else lack
+
+    def has_room(self, tenant: Tenant, tokens: float) -> bool:
+        """Whether the pool, and the tenant below its cap, has room over all gateways, by what they said last."""
+        own = self.caps or self
+        told = sum(row.used for name, rows in self._rows.items() if name != self.me for row in rows.values())
+        flying = own.accounts[tenant.name].used + sum(row.used for row in own.elsewhere(tenant))
+        room = self.used + told + tokens <= self.total * _ALL
+        return room and flying + tokens <= tenant.in_flight and not self.is_alone
+
+    def elsewhere(self, tenant: Tenant) -> list[Row]:
+        """What the other gateways said last of a tenant."""
+        return [rows.get(tenant.name, _NO_ROW) for name, rows in self._rows.items() if name != self.me]
+
+    def refilled_in(self, tenant: Tenant, tokens: float) -> float:
+        """Seconds until a tenant's rate has so many tokens for this gateway, by its refill.
+
+        Gateways that want tokens of it have equal parts of the refill; what is left of it goes to who asks first.
+        """
+        if self.caps is not None:
+            return self.caps.refilled_in(tenant, tokens)
+        account = self.accounts[tenant.name]
+        sharing = self.gateways if self.is_alone else 1 + sum(row.want > 0 for row in self.elsewhere(tenant))
+        lacking = max(tokens - account.allowance - (0.0 if self.is_alone else max(account.level, 0.0)), 0.0)
+        return lacking * 60.0 * sharing / tenant.per_minute
+
+    def gathered_in(self, tenant: Tenant, wait: float) -> float:
+        """Most tokens of its rate that one request can ever have which waits so many seconds here.
+
+        What stays where all gateways draw, this one's part of what they keep, and the refill meanwhile, but for two
+        trades. Infinity without a rate, and while nobody can be asked: that passes.
+        """
+        if self.caps is not None:
+            return self.caps.gathered_in(tenant, wait)
+        if math.isinf(tenant.per_minute) or self.is_alone:
+            return math.inf
+        return tenant.per_minute / 60.0 * (BURST + BURST / self.gateways + max(wait - _TRADES, 0.0))
 
     def reserve(self, key: int, tenant: Tenant, tokens: float, now: float) -> None:
         """Take what a request may use, whether there is room or not: ask `lacks` first."""
@@ -349,4 +390,5 @@ def uncapped(tenant: Tenant) -> Tenant:
     return replace(tenant, in_flight=math.inf, per_minute=math.inf)
 
 
-_NOBODY = Waiting()
+_NOBODY: Final = Waiting()
+_NO_ROW: Final = Row()

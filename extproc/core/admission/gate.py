@@ -23,6 +23,8 @@ from extproc.core.admission.tenants import Degrade, Tenant, Tenants
 _CAPS: Final = (TENANT_RATE, TENANT_IN_FLIGHT)
 #: Share of the budget, above it, that requests at lower engine priority may take.
 _OVERFLOW: Final = 0.1
+#: Seconds that a request waits for one trade of leases.
+_TRADE: Final = 0.1
 #: Seconds in which a queue may let go of a whole budget: when much room comes at once it is filled evenly, as engines
 #: that get a crowd of prompts at one moment make all of them wait.
 _FILL: Final = 2.0
@@ -101,6 +103,11 @@ class Gate:
         self._evenly = budget.total
         self._evenly_at = now
 
+    def most(self, tenant: Tenant) -> float:
+        """Most tokens of one request of a tenant: it can never go with more, however long it comes again."""
+        wait = self.queue.settings.wait if self.holds else 0.0
+        return min(tenant.in_flight, self.budget.gathered_in(tenant, wait))
+
     def lacks(self, ask: Ask, now: float) -> str:
         """Why a request has no room now; "" when it has, if need be by leasing more."""
         tokens = self.budget.bounded(ask.tokens)
@@ -123,8 +130,8 @@ class Gate:
             return self.goes(ask, ALLOW, ROOM, None, now)
         tokens = self.budget.bounded(ask.tokens)
         self.limited = True
-        lack = lack or TENANT_SHARE
-        if ask.tokens > ask.tenant.in_flight:
+        lack = lack or self.queue.lack(ask.tenant) or TENANT_SHARE
+        if ask.tokens > self.most(ask.tenant):
             return self._refuse(ask, TENANT_TOO_LARGE, math.inf, now)
         for lesser in ask.tenant.degrade if lack not in _CAPS else ():
             answer = (
@@ -190,13 +197,17 @@ class Gate:
         self._evenly = min(self._evenly + rate * passed, rate * _FILL)
         gone: list[Ticket] = []
         while self._evenly > 0 and len(self.queue):
-            ticket = self.queue.next(lambda tenant, tokens: not self.budget.lacks(tenant, tokens), now)
+            ticket = self.queue.next(self._fits, now)
             if ticket is None:
                 break
-            self.budget.reserve(ticket.key, ticket.tenant, ticket.tokens, now)
+            self.budget.reserve(ticket.key, ticket.tenant, self.budget.bounded(ticket.tokens), now)
             self._evenly -= ticket.tokens
             gone.append(ticket)
         return gone
+
+    def _fits(self, tenant: Tenant, tokens: float) -> bool:
+        """Whether one that waits has room: of a budget that fell meanwhile it needs all at most."""
+        return not self.budget.lacks(tenant, self.budget.bounded(tokens))
 
     def close(self, now: float) -> list[Ticket]:
         """Let nobody wait any more: those that do go now, whatever room there is."""
@@ -257,8 +268,8 @@ class Gate:
             until=now + (limit if ask.deadline is None else min(ask.deadline, limit)), size=ask.size, lack=lack,
         )  # fmt: skip
         holds = self.holds and (ask.can_wait or self.dry)
-        refusal = self.queue.refusal(ticket, now) if holds else ""
         predicted = self._retry(ask, now)
+        refusal = self.queue.refusal(ticket, predicted, now) if holds else ""
         if refusal or not holds or self.dry:
             verdict = REJECT if refusal or not holds else QUEUE
             own = refusal == DEADLINE and lack != POOL_FULL  # the tenant's own limit makes it wait
@@ -294,13 +305,19 @@ class Gate:
         )  # fmt: skip
 
     def _retry(self, ask: Ask, now: float) -> float:
-        """Seconds after which such a request would go: by the queue's real speed, and by the rate's."""
-        wait = self.queue.predicted(ask.tenant, ask.tokens, now)
-        account = self.budget.rated(ask.tenant)
-        if math.isinf(ask.tenant.per_minute):
+        """Seconds after which such a request would go: by the queue's real speed, and by the rate's refill.
+
+        Where nobody waits and the fleet has room only the next trade of leases is in its way.
+        """
+        tenant, tokens = ask.tenant, self.budget.bounded(ask.tokens)
+        ahead = self.queue.ahead(tenant)
+        if not ahead and not self.queue.is_crowded and self.budget.has_room(tenant, tokens):
+            wait = _TRADE
+        else:
+            wait = self.queue.predicted(tenant, tokens, now)
+        if math.isinf(tenant.per_minute):
             return wait
-        rate = ask.tenant.per_minute / 60.0 / self.budget.gateways
-        by_rate = max(ask.tokens - account.allowance, 0.0) / rate if rate else math.inf
+        by_rate = self.budget.refilled_in(tenant, ahead + tokens)
         return by_rate if math.isinf(wait) else max(wait, by_rate)
 
     def numbers(self, ask: Ask, now: float) -> Mapping[str, float]:
@@ -309,6 +326,7 @@ class Gate:
         rated = self.budget.rated(ask.tenant)
         return {
             "tokens": ask.tokens,
+            "tokens_most": self.most(ask.tenant),
             "tenant_used": account.used,
             "tenant_leased": account.hold,
             "tenant_in_flight": rated.used,
@@ -328,5 +346,9 @@ class Gate:
             "tenant_waiting": float(self.queue.waiting_of(ask.tenant)),
             "tenant_waiting_most": float(ask.tenant.waiting),
             "may_wait": bounds.wait if ask.deadline is None else min(ask.deadline, bounds.wait),
-            "speed": self.queue.speed.at(now),
+            "speed": _or_unknown(self.queue.speed.at(now)),
         }
+
+
+def _or_unknown(speed: float | None) -> float:
+    return math.inf if speed is None else speed

@@ -30,7 +30,7 @@ _LEAST: Final = 0.005
 class Reading(NamedTuple):
     """A pool at a moment. Tokens; `queueing` is the share of replicas where prompts queue, 0..1.
 
-    `limit` is what KV caches may hold, the most a budget can ever be.
+    `limit` is what KV caches may hold, the most a budget can ever be; `given`: what is borne was configured.
     """
 
     runtime: float
@@ -38,6 +38,15 @@ class Reading(NamedTuple):
     limit: float
     queueing: float
     replicas: int
+    given: bool = False
+
+    @property
+    def basis(self) -> float:
+        """What a budget follows when replicas come, go, or turn out to be larger or smaller.
+
+        What was given stays as it is when the real size of a KV cache is told, as far as that can hold it.
+        """
+        return min(self.capacity, self.limit) if self.given else self.limit
 
     @property
     def pressure(self) -> float:
@@ -83,7 +92,8 @@ class Meter:
             limit += _most(replica)
             queues += queued is not None
         self._knees = knees
-        return Reading(carried, borne, limit, queues / len(replicas) if replicas else 0.0, len(replicas))
+        queueing = queues / len(replicas) if replicas else 0.0
+        return Reading(carried, borne, limit, queueing, len(replicas), self._given > 0)
 
     def knee(self, replica: Replica) -> float:
         """Tokens a replica is believed to bear."""

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from extproc.core.admission.budget import Waiting
+from extproc.core.admission.budget import POOL_FULL, TENANT_RATE, TENANT_SHARE, Waiting
+from extproc.core.admission.pace import Mean, Speed
 from extproc.core.admission.shares import Row, Rows
 from extproc.core.admission.tenants import CLASSES, Tenant
 
@@ -26,9 +27,8 @@ TENANT_QUEUE_FULL: Final = "tenant_queue_full"
 DEADLINE: Final = "deadline"
 #: Why it stopped waiting without being served.
 WAITED: Final = "waited_too_long"
-
-#: Seconds over which the speed of admission is averaged.
-_SPAN: Final = 10.0
+#: Lacks of those whose waiting shows how fast the pool serves; others wait for what is their tenant's own.
+_POOLS: Final = ("", POOL_FULL, TENANT_SHARE)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -65,37 +65,11 @@ class Ticket:
     lack: str = ""
 
 
-#: Seconds that count as one moment: what is off by that, a thousandth, is not worth a power of e.
-_SAME: Final = 0.01
-
-
-class Speed:
-    """Tokens a second, averaged over the last seconds."""
-
-    __slots__ = ("_at", "_began", "_sum")
-
-    def __init__(self, now: float) -> None:
-        self._sum = 0.0
-        self._at = self._began = now
-
-    def add(self, tokens: float, now: float) -> None:
-        """So many were admitted."""
-        if 0 <= now - self._at < _SAME:
-            self._sum += tokens
-            return
-        self._sum = self._sum * math.exp(min(self._at - now, 0.0) / _SPAN) + tokens
-        self._at = now
-
-    def at(self, now: float) -> float:
-        """Tokens a second; the weights of a decayed sum add up to the span only once it ran that long."""
-        ran = max(now - self._began, 1.0)
-        return self._sum * math.exp(min(self._at - now, 0.0) / _SPAN) / (_SPAN * (1 - math.exp(-ran / _SPAN)))
-
-
 class _Line:
     """One tenant's tickets: by class, and short or long, in the order they came; with its counters."""
 
     __slots__ = (
+        "backlog",
         "counter",
         "elsewhere",
         "far",
@@ -116,10 +90,11 @@ class _Line:
         self.went = [0.0, 0.0]  # tokens admitted here
         self.elsewhere = [False, False]  # whether such wait at another gateway
         self.far = [0.0, 0.0]  # tokens that wait at other gateways: short, long
-        self.fleet = Speed(now)  # of all gateways
+        self.fleet = Mean(now)  # of all gateways
         self.tokens = 0.0
         self.waiting = [0.0, 0.0]  # tokens that wait: short, long
         self.lanes: list[list[dict[int, Ticket]]] = [[{}, {}] for _ in range(CLASSES)]
+        self.backlog = 0  # that wait for more than the tenant's rate
         self.speed = Speed(now)
 
     def __len__(self) -> int:
@@ -168,11 +143,18 @@ class Queue:
         self._others: Rows = {}
         self.tokens = 0.0
         self.size = 0
+        self._backlog = 0  # that wait for the pool's room
+        self._now = now  # of the last call that told
         self.speed = Speed(now)
 
     def __len__(self) -> int:
         """Requests that wait."""
         return len(self._tickets)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether somebody waits for the pool's room."""
+        return self._backlog > 0
 
     def waits(self, tenant: Tenant) -> bool:
         """Whether a request of this tenant waits, so that a new one may not pass."""
@@ -182,22 +164,33 @@ class Queue:
         """Requests of this tenant that wait."""
         return len(self._lines[tenant.name])
 
+    def lack(self, tenant: Tenant) -> str:
+        """What the first of a tenant's that wait lacked when it came; "" where none wait."""
+        lanes = (lane for pair in self._lines[tenant.name].lanes for lane in pair)
+        return next((next(iter(lane.values())).lack for lane in lanes if lane), "")
+
+    def ahead(self, tenant: Tenant) -> float:
+        """Tokens of this tenant that wait."""
+        return self._lines[tenant.name].tokens
+
     def predicted(self, tenant: Tenant, tokens: float, now: float) -> float:
         """Seconds until a request that comes now would go: what is before it, at the speed its kind goes.
 
-        A tenant that was not served lately is taken to get its part of what all get. Infinity before anything went.
+        That is the tenant's speed while it waits, and its part of what all get while somebody does, if that is more.
+        Infinity where neither is known, as nobody had to wait for room.
         """
         line = self._lines[tenant.name]
-        speed = max(line.speed.at(now), line.part * self.speed.at(now))
+        speed = max(line.speed.at(now) or 0.0, line.part * (self.speed.at(now) or 0.0))
         is_long = tokens >= self.settings.long
         waiting, kind = line.tokens, line.waiting[is_long]
         if is_long and self._others:  # room gathers for one long one of all gateways after the other
-            speed = max(speed, line.fleet.at(now))
+            if speed > 0 or any(line.far):  # else nobody waits anywhere, and what goes is what is wanted
+                speed = max(speed, line.fleet.at(now))
             waiting, kind = waiting + sum(line.far), kind + line.far[True]
         return (min(waiting, kind / self._shares[is_long]) + tokens) / speed if speed > 0 else math.inf
 
-    def refusal(self, ticket: Ticket, now: float) -> str:
-        """Why a request can't wait; "" when it may."""
+    def refusal(self, ticket: Ticket, predicted: float, now: float) -> str:
+        """Why a request can't wait; "" when it may. `predicted`: seconds it would, infinity where that is unknown."""
         limits, line = self.settings, self._lines[ticket.tenant.name]
         if len(line) >= ticket.tenant.waiting:
             return TENANT_QUEUE_FULL
@@ -207,7 +200,6 @@ class Queue:
             or self.size + ticket.size > limits.size
         ):
             return QUEUE_FULL
-        predicted = self.predicted(ticket.tenant, ticket.tokens, now)
         return DEADLINE if ticket.until - now < predicted < math.inf else ""
 
     def put(self, ticket: Ticket) -> None:
@@ -225,9 +217,12 @@ class Queue:
         self._tickets[ticket.key] = ticket
         self.tokens += ticket.tokens
         self.size += ticket.size
+        self._now = max(self._now, ticket.arrived)
+        self._waits(ticket, 1)
 
     def next(self, fits: Callable[[Tenant, float], bool], now: float) -> Ticket | None:
         """Whose turn it is, of those tenants whose next has room; it leaves the queue. None when nobody's."""
+        self._now = max(self._now, now)
         best = min((line.best() for line in self._lines.values()), default=0)
         turns = [
             (head[0], line.counter, head[1])
@@ -236,8 +231,8 @@ class Queue:
         ]
         for _, _, ticket in sorted(turns, key=lambda turn: turn[:2]):
             if fits(ticket.tenant, ticket.tokens):
+                self.went(ticket.tenant, ticket.tokens, now)  # first, as it counts in the speed of those that wait
                 self.remove(ticket.key)
-                self.went(ticket.tenant, ticket.tokens, now)
                 return ticket
         return None
 
@@ -290,7 +285,18 @@ class Queue:
         self.size -= ticket.size
         line.tokens = line.tokens - ticket.tokens if len(line) else 0.0  # rounding leaves nothing
         self.tokens = self.tokens - ticket.tokens if self._tickets else 0.0
+        self._waits(ticket, -1)
         return ticket
+
+    def _waits(self, ticket: Ticket, more: int) -> None:
+        """One more waits, or one less: the speeds count only while somebody waits for what they measure."""
+        line = self._lines[ticket.tenant.name]
+        if ticket.lack != TENANT_RATE:
+            line.backlog += more
+            line.speed.waits(line.backlog > 0, self._now)
+        if ticket.lack in _POOLS:
+            self._backlog += more
+            self.speed.waits(self._backlog > 0, self._now)
 
     def all(self) -> list[Ticket]:
         """Everybody, in the order they came."""
@@ -298,6 +304,7 @@ class Queue:
 
     def expired(self, now: float) -> list[Ticket]:
         """Those whose time is over; they leave the queue."""
+        self._now = max(self._now, now)
         over = [ticket for ticket in self._tickets.values() if ticket.until <= now]
         for ticket in over:
             self.remove(ticket.key)

@@ -10,8 +10,11 @@ from extproc.core.prompt import Prompt
 
 def refusal(answer: Answer) -> bytes:
     """What a client that is refused is told."""
-    how, told = answer.refusal, ratelimit_headers(answer)
-    seconds = whole_seconds(answer.retry_after)
+    how = answer.refusal
+    if answer.is_final:
+        told = [("x-should-retry", "false")]
+        return replies.refuse(how.status, how.message, how.kind, how.code, told=told)
+    seconds, told = whole_seconds(answer.retry_after), ratelimit_headers(answer)
     return replies.refuse(how.status, how.message, how.kind, how.code, retry_after=seconds, told=told)
 
 
