@@ -231,7 +231,9 @@ class Queue:
         ]
         for _, _, ticket in sorted(turns, key=lambda turn: turn[:2]):
             if fits(ticket.tenant, ticket.tokens):
-                self.went(ticket.tenant, ticket.tokens, now)  # first, as it counts in the speed of those that wait
+                self.went(
+                    ticket.tenant, ticket.tokens, now
+                )  # first, as it counts in the speed of those that wait
                 self.remove(ticket.key)
                 return ticket
         return None
