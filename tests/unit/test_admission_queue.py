@@ -217,8 +217,10 @@ def test_those_whose_time_is_over_leave() -> None:
 
 def test_what_waits_is_told_for_each_tenant() -> None:
     told = made(ticket(1, at=1.0), ticket(2, tokens=50), ticket(3, B, tokens=9, at=2.0)).waiting(4.0)
-    assert told["a"] == Waiting(150, 100, 3.0, (0, 0, 150, 0))
-    assert told["b"] == Waiting(9, 9, 2.0, (0, 0, 9, 0))
+    assert told["a"] == Waiting(
+        150, 100, 3.0, (0, 0, 150, 0, 100)
+    )  # its turn: nobody was served, it stands first
+    assert told["b"] == Waiting(9, 9, 2.0, (0, 0, 9, 0, 0))
     assert "c" not in told
 
 

@@ -47,13 +47,14 @@ TENANT_TOO_LARGE: Final = "tenant_too_large"
 class Waiting(NamedTuple):
     """What waits of one tenant: tokens in all, tokens of the first, and seconds that one has waited.
 
-    `turns`: tokens of short and long requests that went, and of such as wait, as in a row.
+    `turns`: tokens of short and long requests that went, and of such as wait, and what is to be gathered for the
+    first, as in a row.
     """
 
     tokens: float = 0.0
     need: float = 0.0
     since: float = 0.0
-    turns: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    turns: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Reserved(NamedTuple):

@@ -209,6 +209,9 @@ class Gate:
         """Whether one that waits has room: of a budget that fell meanwhile it needs all at most."""
         return not self.budget.lacks(tenant, self.budget.bounded(tokens))
 
+    def _nominal(self, tenant: Tenant) -> float:
+        return self.queue.part(tenant) * self.budget.total
+
     def close(self, now: float) -> list[Ticket]:
         """Let nobody wait any more: those that do go now, whatever room there is."""
         self.holds = False
@@ -223,6 +226,10 @@ class Gate:
         over = []
         for ticket in self.queue.expired(now):
             ask = Ask(ticket.key, ticket.tenant, ticket.tokens, ticket.size, ticket.until - ticket.arrived)
+            if ticket.key == self.queue.gathers and ticket.tokens > self._nominal(ticket.tenant):
+                self.queue.corrected(
+                    ticket.tenant, ticket.tokens
+                )  # the others went without for it: their turn
             own = (
                 ticket.lack and ticket.lack != POOL_FULL
             )  # its tenant's own limit made it wait, or the fleet's

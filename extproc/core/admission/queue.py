@@ -141,6 +141,7 @@ class Queue:
         self._tickets: dict[int, Ticket] = {}
         self._shares = 1.0 - settings.long_share, settings.long_share  #: of a tenant's turns: short, long
         self._others: Rows = {}
+        self.gathers: int | None = None  #: whose turn it was when `waiting` was called last
         self.tokens = 0.0
         self.size = 0
         self._backlog = 0  # that wait for the pool's room
@@ -312,16 +313,27 @@ class Queue:
             self.remove(ticket.key)
         return over
 
+    def part(self, tenant: Tenant) -> float:
+        """A tenant's nominal part, 0..1."""
+        return self._lines[tenant.name].part
+
     def waiting(self, now: float) -> Mapping[str, Waiting]:
-        """What waits of each tenant that had or has something here."""
-        found = {}
+        """What waits of each tenant that had or has something here; room is to be gathered for whose turn it is."""
+        best = min((line.best() for line in self._lines.values()), default=CLASSES)
+        found, turns = {}, []
         for name, line in self._lines.items():
-            turns = (*line.went, *line.waiting)
-            head = line.head(self.settings.age, line.best(), now) if line.tokens else None
+            waits = (*line.went, *line.waiting, 0.0)
+            head = line.head(self.settings.age, best, now) if line.tokens else None
             if head is not None:
-                found[name] = Waiting(line.tokens, head[1].tokens, now - head[1].arrived, turns)
+                found[name] = Waiting(line.tokens, head[1].tokens, now - head[1].arrived, waits)
+                turns.append((head[0], line.counter, len(turns), name, head[1]))
             elif any(line.went):
-                found[name] = Waiting(turns=turns)
+                found[name] = Waiting(turns=waits)
+        self.gathers = None
+        if turns:
+            _, _, _, name, ticket = min(turns)
+            self.gathers = ticket.key
+            found[name] = found[name]._replace(turns=(*found[name].turns[:4], ticket.tokens))
         return found
 
 

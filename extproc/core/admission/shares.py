@@ -22,7 +22,7 @@ _LENT: Final = 0.5
 class Row(NamedTuple):
     """What one gateway says of one tenant. Tokens, but for `since`.
 
-    The last four are what the turns of short and long requests follow (queue.py), over all gateways.
+    `short` to `longs` are what the turns of short and long requests follow (queue.py), over all gateways.
 
     Attributes:
         used: in flight.
@@ -32,6 +32,7 @@ class Row(NamedTuple):
         hold: leased.
         short, long: of requests that went, since the gateway's start.
         shorts, longs: of requests that wait.
+        gather: as `need`, where it is this tenant's turn at that gateway; else 0.
     """
 
     used: float = 0.0
@@ -43,6 +44,7 @@ class Row(NamedTuple):
     long: float = 0.0
     shorts: float = 0.0
     longs: float = 0.0
+    gather: float = 0.0
 
 
 #: Gateway -> tenant's name -> row.
@@ -122,6 +124,26 @@ def _lent(total: float, rows: Sequence[Row]) -> list[float]:
     return given
 
 
+def _gathered(
+    total: float, tenants: Sequence[Tenant], wants: Sequence[float], columns: Sequence[Sequence[Row]]
+) -> list[float]:
+    """Each tenant's part, where the one at its turn gets at least what its first request needs.
+
+    Else one whose requests are larger than its part would never be served. Turns go by what tenants were served
+    for their parts (queue.py), so over time it gets no more than its part; one such request goes at a time.
+    """
+    parts = among_tenants(total, tenants, wants)
+    firsts = [max(column, key=lambda row: (row.gather > 0, row.since)) for column in columns]
+    short = [i for i, row in enumerate(firsts) if row.gather > parts[i]]
+    if not short:
+        return parts
+    first = _first(short, firsts)
+    own = min(firsts[first].gather, total)
+    others = [i for i in range(len(tenants)) if i != first]
+    left = among_tenants(total - own, [tenants[i] for i in others], [wants[i] for i in others])
+    return [*left[:first], own, *left[first:]]
+
+
 def grants(total: float, tenants: Sequence[Tenant], rows: Rows, me: str) -> dict[str, float]:
     """What gateway `me` is due of each tenant's part, by what all gateways last said.
 
@@ -130,7 +152,7 @@ def grants(total: float, tenants: Sequence[Tenant], rows: Rows, me: str) -> dict
     names = sorted(rows)  # everybody's order
     columns = [[rows[gateway].get(tenant.name, _NONE) for gateway in names] for tenant in tenants]
     wants = [sum(max(row.want, row.used) for row in column) for column in columns]
-    parts = among_tenants(total, tenants, wants)
+    parts = _gathered(total, tenants, wants, columns)
     place = names.index(me)
     return {
         tenant.name: among_gateways(part, column)[place]
