@@ -320,7 +320,8 @@ class Queue:
     def waiting(self, now: float) -> Mapping[str, Waiting]:
         """What waits of each tenant that had or has something here; room is to be gathered for whose turn it is."""
         best = min((line.best() for line in self._lines.values()), default=CLASSES)
-        found, turns = {}, []
+        found: dict[str, Waiting] = {}
+        turns: list[tuple[int, float, int, str, Ticket]] = []
         for name, line in self._lines.items():
             waits = (*line.went, *line.waiting, 0.0)
             head = line.head(self.settings.age, best, now) if line.tokens else None
