@@ -266,7 +266,8 @@ def test_of_a_gateway_that_is_new_or_gone_nothing_counts_twice() -> None:
 
 def test_a_long_requests_wait_is_predicted_by_what_all_gateways_let_go_and_keep_waiting() -> None:
     # A long share of a quarter. Here nothing went; elsewhere 4,000 tokens did: 4,000 / (10 (1 - 1/e)) = 633 a second.
-    # While nobody waits anywhere that is what was wanted, and no limit. First: 200 / 633. With one of 200 before it elsewhere, and short ones: (200 / 0.25 + 200) / 633.
+    # While nobody waits anywhere that is what was wanted, and no limit. First: 200 / 633. With one of
+    # 200 before it elsewhere, and short ones: (200 / 0.25 + 200) / 633.
     queue = made(long=100, long_share=0.25)
     queue.heard({"two": {"a": Row()}}, 0.0)
     queue.heard({"two": {"a": Row(short=4000)}}, 10.0)
