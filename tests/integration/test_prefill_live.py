@@ -14,6 +14,8 @@ import pytest
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import until_async
 
+pytestmark = pytest.mark.alone
+
 #: Seconds of load on each pool.
 SECONDS = 4.0
 #: A step with tokens takes 40 ms, so that neither this machine nor the test is what is measured.
@@ -48,8 +50,9 @@ class TwoPools(Stack):
         return {**super().configuration(number), "pools": pools}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stack() -> Iterator[TwoPools]:
+    """New for each test: engines' clocks count from their start, and replicas that were killed warm up."""
     with TwoPools(StackSettings(replicas=8, engine=ENGINE, redis_url="")) as running:
         yield running
 

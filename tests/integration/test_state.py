@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 from collections.abc import Iterator
 
 import pytest
@@ -38,8 +39,16 @@ def admins(fleet: Stack) -> list[str]:
 
 def test_redis_says_who_is_there_and_an_admin_port_what_it_believes(fleet: Stack) -> None:
     config = str(fleet.folder / "kvsteer-0.yaml")
+
+    def asked() -> dict[str, Any]:
+        return dict(json.loads(kvsteer("state", "-c", config, *admins(fleet), "--json").stdout))
+
+    def both_told() -> bool:  # Redis may just have come back empty, by a test before this one
+        return all(row["address"] for row in asked()["gateways"]) and len(asked()["gateways"]) == 2
+
     until(lambda: fleet.admin("/state", 1)["shared"] == "ok", 10, "the second gateway shares")
-    said = json.loads(kvsteer("state", "-c", config, *admins(fleet), "--json").stdout)
+    until(both_told, 10, "both gateways told Redis of themselves")
+    said = asked()
     gateways = {row["gateway"]: row for row in said["gateways"]}
     assert set(gateways) == {"gw-0", "gw-1"}
     assert gateways["gw-0"]["address"] == f"127.0.0.1:{fleet.gateway_ports[0][0]}"
