@@ -3,8 +3,8 @@
 import json
 import subprocess
 import sys
-from typing import Any
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
