@@ -84,10 +84,11 @@ class PrometheusServer:
         result = data["result"]
         return result if data["resultType"] == "vector" else [{"metric": {}, "value": result}]
 
-    def firing(self) -> set[str]:
-        """Names of the alerts that fire now."""
+    def firing(self, job: str = "") -> set[str]:
+        """Names of the alerts that fire now, of one job's or of any."""
         alerts = self._ask("/api/v1/alerts")["alerts"]
-        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+        names = (alert["labels"] for alert in alerts if alert["state"] == "firing")
+        return {labels["alertname"] for labels in names if not job or labels["job"] == job}
 
     def rules(self) -> list[dict[str, Any]]:
         """All rules as Prometheus knows them."""
