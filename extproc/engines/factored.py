@@ -1,34 +1,12 @@
 """An engine read together with one more metric, which says what a second of a replica costs (core/bias.py)."""
 
 from dataclasses import replace
-from typing import Protocol
 
 from extproc.core.sample import Sample
+from extproc.engines import Engine
 from extproc.engines.exposition import Reader
 from extproc.engines.generic import Selector
 from extproc.engines.quantities import add
-
-
-class Readable(Protocol):
-    """What is asked of the engine (extproc/engines/__init__.py has more of it)."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The sample names it reads."""
-        ...
-
-    def recognises(self, text: bytes) -> bool:
-        """Whether a body is this engine's."""
-        ...
-
-    def parse(self, text: bytes, at: float) -> Sample:
-        """The sample in a body."""
-        ...
 
 
 class Factored:
@@ -42,7 +20,7 @@ class Factored:
         ValueError: the metric is written in another way.
     """
 
-    def __init__(self, engine: Readable, metric: str) -> None:
+    def __init__(self, engine: Engine, metric: str) -> None:
         self._engine = engine
         self._selector = Selector.parse(metric)
         self._reader = Reader((self._selector.name,))

@@ -140,12 +140,18 @@ async def test_who_only_looks_whether_tls_answers_sees_it(
         await asyncio.sleep(0)
 
 
+def copied(made: Path, folder: Path) -> tuple[Path, Path]:
+    """The server's certificate and key, where they may be exchanged."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    shutil.copy(made / "server.pem", cert)
+    shutil.copy(made / "server.key", key)
+    return cert, key
+
+
 async def test_certificates_that_change_are_used_without_a_restart(
     kind: str, made: Path, tmp_path: Path
 ) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    shutil.copy(made / "server.pem", cert)
-    shutil.copy(made / "server.key", key)
+    cert, key = copied(made, tmp_path)
     async with serving(kind, TlsFiles(str(cert), str(key))) as transport:
         running = secure(transport.port, (made / "ca.pem").read_bytes())
         call = running.stream_stream(PROCESS)()
@@ -175,9 +181,7 @@ async def test_certificates_that_change_are_used_without_a_restart(
 async def test_a_fifo_in_place_of_a_certificate_keeps_nobody_waiting(
     kind: str, made: Path, tmp_path: Path
 ) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    shutil.copy(made / "server.pem", cert)
-    shutil.copy(made / "server.key", key)
+    cert, key = copied(made, tmp_path)
     async with serving(kind, TlsFiles(str(cert), str(key))) as transport:
         first = await shown(transport.port)
         with capture_logs() as logs:

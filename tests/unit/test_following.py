@@ -4,21 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from extproc.core.membership import Endpoint
-from extproc.core.pool import Pool
 from extproc.io.discovery import Failed, Found
 from extproc.io.following import PoolFollower
 from extproc.io.tasks import Supervisor
-
-
-class Counted(Pool):
-    """A pool that counts how often it arranged its replicas anew."""
-
-    arranged = 0
-
-    def _arrange(self) -> None:
-        before = self.replicas
-        super()._arrange()
-        self.arranged += self.replicas is not before
+from tests.unit.counted_pool import Counted
 
 
 class Answers:

@@ -8,6 +8,7 @@ from extproc.core.fleet import KV_CEILING, STALE, Traits
 from extproc.core.pool import Busy, Pool, has_restarted
 from extproc.core.prompt import Chain
 from extproc.core.sample import Sample
+from tests.unit.counted_pool import Counted
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 
@@ -208,17 +209,6 @@ def test_rho_is_that_of_what_is_scarcer_prompt_time_or_running_slots() -> None:
     assert (p.rho([first], 0.0), p.rho([second], 0.0)) == (1.0, 0.0)
     p.busy.add(0.8 * 2, 0.0)  # 0.8 s of prompts for each of two replicas in the first second
     assert p.rho(p.replicas, 0.0) == p.rho([], 0.0) == pytest.approx(0.8, rel=0.01)
-
-
-class Counted(Pool):
-    """A pool that counts how often it arranged its replicas anew."""
-
-    arranged = 0
-
-    def _arrange(self) -> None:
-        before = self.replicas
-        super()._arrange()
-        self.arranged += self.replicas is not before
 
 
 def test_ten_thousand_replicas_that_join_or_leave_at_once_are_arranged_once() -> None:
