@@ -63,93 +63,83 @@ class Buckets:
         return family
 
 
+#: Counters of the hot path: name, help, labels. `Metrics` takes them apart in this order.
+_HOT_COUNTS: tuple[tuple[str, str, list[str]], ...] = (
+    ("exchanges", "Exchanges by how they were dealt with.", ["outcome", "why"]),
+    ("picks", "Decisions for a replica.", ["pool", "replica", "reason"]),
+    ("decision_troubles", "Decisions made although something was out of order.", ["pool", "trouble"]),
+    ("prompt_tokens", "Prompt tokens routed, as estimated.", ["pool"]),
+    (
+        "predicted_cached_tokens",
+        "Prompt tokens expected to be found in the chosen replica's cache.",
+        ["pool"],
+    ),
+    (
+        "shadow_decisions",
+        "Decisions of shadow policies: agrees is yes, no, or failed.",
+        ["pool", "policy", "agrees"],
+    ),
+    (
+        "shadow_predicted_seconds",
+        "Charged cost of what was chosen and of what the shadow would have chosen, where both are known.",
+        ["pool", "policy", "choice"],
+    ),
+)
+
+#: Histograms of the hot path: name, help, bounds.
+_HOT_BUCKETS: tuple[tuple[str, str, tuple[float, ...]], ...] = (
+    ("decision_seconds", "Gateway's own work on the message that settled an exchange.", _DECISION_BUCKETS),
+    ("predicted_hit_share", "Share of a prompt expected in the chosen replica's cache.", _SHARE_BUCKETS),
+)
+
+#: Counters of what is rare, which may cost what the library's own cost: name, help, labels.
+_RARE: tuple[tuple[str, str, list[str]], ...] = (
+    ("scrape_failures", "Scrapes of replicas that failed.", ["reason"]),
+    (
+        "reports",
+        "Reports of engines by what became of them; way is http or redis.",
+        ["way", "result"],
+    ),
+    ("task_failures", "Background tasks that failed and were restarted.", ["task"]),
+    (
+        "policy_versions_refused",
+        "Versions of policy settings that this gateway could not use, so that it kept what it had.",
+        ["pool"],
+    ),
+    (
+        "internal_errors",
+        "Exchanges on which the gateway itself failed; they went on unsteered.",
+        [],
+    ),
+    ("redis_errors", "Redis calls that failed or ran out of time.", []),
+)
+
+
 class Metrics:
     """Counted on the hot path as plain numbers; the rest, which is rare, with Prometheus' own types."""
 
     def __init__(self, steering: Steering, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self._exchanges = Counts(
-            "kvsteer_exchanges", "Exchanges by how they were dealt with.", ["outcome", "why"]
+        counts = [Counts(f"kvsteer_{name}", text, labels) for name, text, labels in _HOT_COUNTS]
+        self._exchanges, self._picks, self._troubles, *tokens_and_shadow = counts
+        self._prompt, self._cached, self._shadow, self._shadow_seconds = tokens_and_shadow
+        self._seconds, self._hit = (
+            Buckets(f"kvsteer_{name}", text, bounds) for name, text, bounds in _HOT_BUCKETS
         )
-        self._picks = Counts("kvsteer_picks", "Decisions for a replica.", ["pool", "replica", "reason"])
-        self._troubles = Counts(
-            "kvsteer_decision_troubles",
-            "Decisions made although something was out of order.",
-            ["pool", "trouble"],
-        )
-        self._prompt = Counts("kvsteer_prompt_tokens", "Prompt tokens routed, as estimated.", ["pool"])
-        self._cached = Counts(
-            "kvsteer_predicted_cached_tokens",
-            "Prompt tokens expected to be found in the chosen replica's cache.",
-            ["pool"],
-        )
-        self._shadow = Counts(
-            "kvsteer_shadow_decisions",
-            "Decisions of shadow policies: agrees is yes, no, or failed.",
-            ["pool", "policy", "agrees"],
-        )
-        self._shadow_seconds = Counts(
-            "kvsteer_shadow_predicted_seconds",
-            "Charged cost of what was chosen and of what the shadow would have chosen, where both are known.",
-            ["pool", "policy", "choice"],
-        )
-        self._seconds = Buckets(
-            "kvsteer_decision_seconds",
-            "Gateway's own work on the message that settled an exchange.",
-            _DECISION_BUCKETS,
-        )
-        self._hit = Buckets(
-            "kvsteer_predicted_hit_share",
-            "Share of a prompt expected in the chosen replica's cache.",
-            _SHARE_BUCKETS,
-        )
+        rare = {
+            name: Counter(f"kvsteer_{name}", text, labels, registry=registry) for name, text, labels in _RARE
+        }
+        self.scrape_failures = rare["scrape_failures"]
+        self.reports = rare["reports"]
+        self.task_failures = rare["task_failures"]
+        self.versions_refused = rare["policy_versions_refused"]
+        self.internal_errors = rare["internal_errors"]
+        self.redis_errors = rare["redis_errors"]
         self.open_streams = Gauge("kvsteer_open_streams", "Exchanges open now.", registry=registry)
-        self.scrape_failures = Counter(
-            "kvsteer_scrape_failures", "Scrapes of replicas that failed.", ["reason"], registry=registry
-        )
-        self.reports = Counter(
-            "kvsteer_reports",
-            "Reports of engines by what became of them; way is http or redis.",
-            ["way", "result"],
-            registry=registry,
-        )
-        self.task_failures = Counter(
-            "kvsteer_task_failures",
-            "Background tasks that failed and were restarted.",
-            ["task"],
-            registry=registry,
-        )
-        self.versions_refused = Counter(
-            "kvsteer_policy_versions_refused",
-            "Versions of policy settings that this gateway could not use, so that it kept what it had.",
-            ["pool"],
-            registry=registry,
-        )
-        self.internal_errors = Counter(
-            "kvsteer_internal_errors",
-            "Exchanges on which the gateway itself failed; they went on unsteered.",
-            registry=registry,
-        )
-        self.redis_errors = Counter(
-            "kvsteer_redis_errors", "Redis calls that failed or ran out of time.", registry=registry
-        )
         self.redis_up = Gauge(
-            "kvsteer_redis_up",
-            "1 while state is shared through Redis, 0 while it is not.",
-            registry=registry,
+            "kvsteer_redis_up", "1 while state is shared through Redis, 0 while it is not.", registry=registry
         )
-        hot = (
-            self._exchanges,
-            self._picks,
-            self._troubles,
-            self._prompt,
-            self._cached,
-            self._shadow,
-            self._shadow_seconds,
-            self._seconds,
-            self._hit,
-        )
-        registry.register(_StateCollector(steering, hot))
+        registry.register(_StateCollector(steering, (*counts, self._seconds, self._hit)))
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Count an exchange that was decided, refused or let go."""
