@@ -10,8 +10,9 @@ from extproc.core.admission.identity import Source
 from extproc.core.admission.meter import Meter
 from extproc.core.admission.queue import QueueSettings
 from extproc.core.admission.tenants import Tenants
-from extproc.core.exchange import DECIDED, HELD, STEERED, Exchange
+from extproc.core.exchange import Exchange
 from extproc.core.replies import wait_for
+from extproc.core.states import DECIDED, HELD, STEERED
 from extproc.envoyconfig import bootstrap
 from extproc.io.sessions import ExchangeSession
 from tests.unit.messages import answer, chat, request_body, request_headers

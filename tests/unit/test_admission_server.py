@@ -10,9 +10,10 @@ from extproc.app import Gateway
 from extproc.config import parse
 from extproc.core.admission.tenants import Degrade
 from extproc.core.ending import Ending
-from extproc.core.exchange import HELD, NOT_ADMITTED, STEERED, Exchange
+from extproc.core.exchange import Exchange
 from extproc.core.onward import lesser_prompt
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.states import HELD, NOT_ADMITTED, STEERED
 from extproc.core.steering import Rules
 from extproc.core.usage.record import Usage
 from extproc.envoyconfig import bootstrap

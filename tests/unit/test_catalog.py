@@ -5,9 +5,10 @@ from typing import Any
 import orjson
 
 from extproc.core.dialects import Limits
-from extproc.core.exchange import ANSWERED, Exchange
+from extproc.core.exchange import Exchange
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.states import ANSWERED
 from extproc.core.steering import Rules, Steering
 from extproc.pb import ext_proc_pb2 as pb
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.exchange import BODY, DECIDED, HELD, Exchange
+from extproc.core.exchange import Exchange
 from extproc.core.reply import Reply
+from extproc.core.states import BODY, DECIDED, HELD
 from extproc.core.steering import Rules
 from extproc.pb import ext_proc_pb2 as pb
 from tests.examples import examples

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.exchange import DECIDED, OVER, Exchange
+from extproc.core.exchange import Exchange
 from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.states import DECIDED, OVER
 from extproc.core.steering import Rules, Steering
 from extproc.pb import ext_proc_pb2 as pb
 from tests.examples import examples

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extproc.core.elsewhere import Elsewhere
-from extproc.core.exchange import DECIDED, HELD, OVER, Exchange
+from extproc.core.exchange import Exchange
 from extproc.core.fleet import Traits
 from extproc.core.holding import CLOSED, FULL, LEFT, LONGEST_WAIT, OPEN
 from extproc.core.journal import Batch, Placed, decode, encode
@@ -16,6 +16,7 @@ from extproc.core.outbox import Outbox
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 from extproc.core.shared import Shared
+from extproc.core.states import DECIDED, HELD, OVER
 from extproc.core.steering import Rules, Steering
 from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.pb import ext_proc_pb2 as pb
