@@ -76,13 +76,13 @@ class Catalog:
         for pool in self._pools:
             if pool.adapters is not None:
                 base = next(iter(sorted(pool.models)), None)
-                heard.update((name, of or base) for name, of in pool.adapters.names.items())
+                names = pool.adapters.names
+                heard.update((name, self._router.base(pool, name) or base) for name in names)
             for replica in pool.replicas:
                 sample = replica.sample
                 if sample is None or len(heard) > _MOST_HEARD:
                     continue
-                names = [name for name in sample.models if not pool.models]
-                heard.update(dict.fromkeys(names))
+                heard.update(dict.fromkeys(sample.models if not pool.models else ()))
                 base = next(iter(sorted(pool.models) or sample.models), None)
                 heard.update((name, base) for name in sample.adapters or () if not heard.get(name))
         return [

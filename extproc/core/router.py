@@ -64,8 +64,18 @@ class Router:
         return self.pool_of(other) if self._table.knows(model) and self._takers(other) else None
 
     def known(self, model: str) -> str:
-        """The name under which a model's versions are kept: its own where a pool lists it, else ANY."""
-        return model if self._table.knows(model) else ANY
+        """The name under which a model's versions are kept, an adapter's under its model's; ANY for unlisted ones."""
+        if self._table.knows(model):
+            return model
+        bases = (self.base(pool, model) for pool in self._pools.values())
+        return next((base for base in bases if base and self._table.knows(base)), ANY)
+
+    def base(self, pool: Pool, name: str) -> str | None:
+        """The model an adapter belongs to, as clients call it; "" for unknown, None where the pool knows no such."""
+        if pool.adapters is None or name not in pool.adapters.names:
+            return None
+        told = pool.adapters.names[name]
+        return next((model for model, served in pool.renames.items() if served == told), told)
 
     def _searched(self, prompt: Prompt | None) -> Pool | None:
         model, kind = (prompt.model, prompt.kind) if prompt is not None else (ANY, KINDS[0])
@@ -76,7 +86,8 @@ class Router:
             root = root_of(prompt)
             if root is None:
                 root = int(self._rng.random() * 2**60)
-            return self._pools[pick(root, takers, self.weights.get(self.known(model), {})).pool]
+            weights = self.weights.get(self.known(model)) or {}
+            return self._pools[pick(root, takers, weights).pool]
         if takers:
             return self._pools[takers[0].pool]
         return self._pools[self._table.nameless(kind).pool] if self._passes or not model else None
@@ -89,11 +100,8 @@ class Router:
 
     def _of_adapter(self, prompt: Prompt) -> tuple[Route, ...]:
         """Who takes the model of an adapter that engines told of, of the pools that know the adapter."""
-        knowing = {
-            name: pool.adapters.names[prompt.model]
-            for name, pool in self._pools.items()
-            if pool.adapters is not None and prompt.model in pool.adapters.names
-        }
+        pools = self._pools.items()
+        knowing = {name: base for name, pool in pools if (base := self.base(pool, prompt.model)) is not None}
         tokens = self._tokens(prompt)
         found = [
             route
@@ -101,17 +109,15 @@ class Router:
             for route in self._table.find(base, prompt.kind, tokens)
             if knowing.get(route.pool) == base
         ]
-        if not found:  # its model is not known, or served under another name
-            found = [route for route in self.routes if route.pool in knowing and prompt.kind in route.kinds][
-                :1
-            ]
+        if not found:  # its model is not known, or no pool's
+            found = [it for it in self.routes if it.pool in knowing and prompt.kind in it.kinds][:1]
         return tuple(found)
 
     def _tokens(self, prompt: Prompt | None) -> float:
         """Prompt tokens, by what the first pool that takes the model has learned of it."""
         if prompt is None:
             return 0
-        learner = self._learners.get(prompt.model) or self._learners.get(ANY)
+        learner = self._learners.get(self.known(prompt.model)) or self._learners.get(ANY)
         return prompt.size * learner.tokens_per_byte(prompt) if learner is not None else 0
 
 

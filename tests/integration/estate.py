@@ -1,7 +1,8 @@
 """An estate of pools behind one gateway and one Envoy, and traffic over all of it.
 
-Two models with two versions each, one of them in a short and a long shape, and a pool of embeddings: twelve replicas
-in five processes, each of which serves one name. Long prompts are mirrored in part to a pool that gets nothing else.
+Two models with two versions each, one of them in a short and a long shape, three adapters of them, and a pool of
+embeddings: twelve replicas in five processes, each of which serves one name. Long prompts are mirrored in part to a
+pool that gets nothing else.
 """
 
 import asyncio
@@ -24,6 +25,13 @@ ENGINES = {
     "phi-v2": ("phi-next", 2),
     "embed": ("bge", 2),
     "dark": ("llama-3.1", 1),
+}
+#: Name that engines serve -> their adapters. `law` is of the new version alone.
+ADAPTERS = {
+    "llama-3.1": ["sql"],
+    "llama-3.3": ["sql", "law"],
+    "phi": ["med"],
+    "phi-next": ["med"],
 }
 #: Prompt tokens from which on a prompt of llama is long.
 LONG = 2000
@@ -57,7 +65,12 @@ def pools(replicas: dict[str, list[str]]) -> list[dict[str, Any]]:
         {"name": "embed", "kinds": ["embed"], "models": ["bge"]},
         {"name": "dark", "models": ["nobody-asks-for-it"]},
     ]
-    return [{**pool, "engine": "vllm", "replicas": replicas[pool["name"]]} for pool in made]
+    looks = {"adapters": {"enabled": True, "ask": "200ms"}}
+    return [
+        {**pool, "engine": "vllm", "replicas": replicas[pool["name"]]}
+        | (looks if pool["name"] not in ("embed", "dark") else {})
+        for pool in made
+    ]
 
 
 class Estate(Stack):
@@ -85,7 +98,8 @@ class Estate(Stack):
         """A process with all engines of one name, and how many these are."""
         count = sum(size for name, size in ENGINES.values() if name == model)
         argv = [*_kvsteer(), "engine", "--port", "0", "--count", str(count), "--model", model]
-        return self._child(f"engine-{model}", [*argv, *self.settings.engine]), count
+        adapters = [word for name in ADAPTERS.get(model, ()) for word in ("--adapter", name)]
+        return self._child(f"engine-{model}", [*argv, *adapters, *self.settings.engine]), count
 
     def configuration(self, number: int) -> dict[str, Any]:
         """kvsteer.yaml with these pools."""
@@ -109,6 +123,9 @@ _SHORT = {
     "gpt-4": {"llama-v1", "llama-v2"},
     "phi": {"phi-v1", "phi-v2"},
     "small": {"phi-v1", "phi-v2"},
+    "sql": {"llama-v1", "llama-v2"},
+    "law": {"llama-v2"},
+    "med": {"phi-v1", "phi-v2"},
 }
 ALIASES = {"gpt-4": "llama", "small": "phi"}
 
@@ -120,13 +137,13 @@ def case(rng: random.Random) -> Case:
     if kind < 0.12:
         return Case(_EMBED, {"model": "bge", "input": f"text {number}"}, frozenset({"embed"}))
     if kind < 0.17:
-        model = rng.choice(["gpt-5", "bge", "Llama"])  # unknown, or it takes no chats
+        model = rng.choice(["gpt-5", "bge", "Llama", "lora-of-nobody"])  # unknown, or it takes no chats
         return Case(_CHAT, {**_chat(model, "hi")}, frozenset(), 404)
     if kind < 0.20:
         return Case(_EMBED, {"model": "llama", "input": "text"}, frozenset(), 404)
     if kind < 0.27:
         text = f"{number} " + "long words " * 1000  # 11,000 bytes: 2,750 tokens
-        return Case(_CHAT, _chat(rng.choice(["llama", "gpt-4"]), text), frozenset({"llama-long"}))
+        return Case(_CHAT, _chat(rng.choice(["llama", "gpt-4", "sql"]), text), frozenset({"llama-long"}))
     model = rng.choice(sorted(_SHORT))
     name = f"question {number}"
     return Case(
@@ -178,7 +195,8 @@ def _noted(found: Found, estate: Estate, each: Case, status: int, replica: str, 
         found.wrong.append(f"{each.body['model']}: {said}")
     if status == 200:
         found.pools[pool] += 1
-        if said["model"] != ENGINES[pool][0]:
-            found.wrong.append(f"{each.body['model']}: asked of the engine as {said['model']}")
+        asked = each.body["model"]
+        if said["model"] != (asked if asked in ADAPTERS.get(ENGINES[pool][0], ()) else ENGINES[pool][0]):
+            found.wrong.append(f"{asked}: asked of the engine as {said['model']}")
         if each.conversation:
             found.versions.setdefault(each.conversation, set()).add(pool)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -25,11 +26,18 @@ MIRRORED = 200
 BAR = float(os.environ.get("KVSTEER_BAR", "20"))
 
 
+#: The estate's adapters and their models.
+ADAPTERS = {"law": "llama", "med": "phi", "sql": "llama"}
+#: Pool -> how many adapters its engines list.
+KNOWN = {"llama-v1": 1, "llama-v2": 2, "llama-long": 1, "phi-v1": 1, "phi-v2": 1}
+
+
 @pytest.fixture(scope="module")
 def pools() -> Iterator[Estate]:
     gateway = {"aliases": ALIASES, "canary": {"window": "10s"}}
     settings = StackSettings(engine=QUICK, gateway=gateway, envoy={"retries": 0})
     with Estate(settings) as running:
+        until(lambda: adapters_known(running) == KNOWN, 60, "each pool knows its engines' adapters")
         yield running
 
 
@@ -66,15 +74,20 @@ async def test_models_are_listed_over_all_pools(pools: Estate) -> None:
             listed = await answer.json()
         async with session.get(f"{pools.url}/v1/models/gpt-4") as answer:
             one = await answer.json()
-    assert [it["id"] for it in listed["data"]] == [
+    names = [it["id"] for it in listed["data"]]
+    assert names[:4] + sorted(names[4:-2]) + names[-2:] == [
         "llama",
         "phi",
         "bge",
         "nobody-asks-for-it",
+        *sorted(ADAPTERS),
         "gpt-4",
         "small",
     ]
     assert (one["id"], one["root"]) == ("gpt-4", "llama")
+    assert {it["id"]: it["parent"] for it in listed["data"] if "parent" in it} == ADAPTERS, (
+        "by the names that clients know"
+    )
 
 
 async def test_weights_change_live_and_are_put_back_in_one_command(pools: Estate) -> None:
@@ -158,6 +171,11 @@ async def test_a_share_of_a_pools_requests_is_mirrored_and_nothing_is_charged_fo
     until(lambda: ledger_tokens(pools) == 0, 30, "nothing stays charged")
 
 
+def adapters_known(stack: Estate) -> dict[str, int]:
+    """Pool -> the adapters that the gateway knows there."""
+    return {pool: int(value) for pool, value in read_metric(stack, "kvsteer_adapters", "pool").items()}
+
+
 def truth(replica: str) -> dict[str, int]:
     with urllib.request.urlopen(f"http://{replica}/_truth", timeout=10) as answer:
         found: dict[str, int] = json.loads(answer.read())["requests"]
@@ -166,9 +184,15 @@ def truth(replica: str) -> dict[str, int]:
 
 def mirrored(stack: Estate) -> int:
     """Requests that the gateway had Envoy mirror."""
+    (count,) = read_metric(stack, "kvsteer_mirrored_total", "pool").values()
+    return int(count)
+
+
+def read_metric(stack: Estate, name: str, label: str) -> dict[str, float]:
+    """A metric of the gateway by one of its labels."""
     url = f"http://127.0.0.1:{stack.gateway_ports[0][1]}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith("kvsteer_mirrored_total{"):
-                return int(float(line.split()[1]))
-    raise AssertionError("kvsteer_mirrored_total is not exposed")
+        said = answer.read().decode()
+    rows = re.findall(rf'^{name}\{{[^}}]*?{label}="([^"]*)"[^}}]*\}} (\S+)$', said, re.M)
+    assert rows, f"{name} is not exposed"
+    return {found: float(value) for found, value in rows}
