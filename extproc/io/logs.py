@@ -2,6 +2,7 @@
 
 Lines are written by a thread of their own: a pipe whose reader has stopped reading would otherwise stop the event
 loop, and with it every request. What such a reader leaves waiting beyond a bound is dropped, counted and told.
+Warnings and errors of one kind are told a few times, then counted (io/repeats.py).
 """
 
 import atexit
@@ -16,6 +17,7 @@ from typing import Final
 import structlog
 
 from extproc.config import LogSettings
+from extproc.io.repeats import BoundedRepeats
 
 #: Most lines that wait to be written.
 _MOST_WAITING: Final = 4096
@@ -92,8 +94,10 @@ def configure(settings: LogSettings) -> None:
         if settings.format == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
+    repeats = BoundedRepeats()
     structlog.configure(
         processors=[
+            repeats,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -103,3 +107,27 @@ def configure(settings: LogSettings) -> None:
         logger_factory=structlog.WriteLoggerFactory(_writer()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
+    atexit.register(repeats.flush)  # before the writer's end, as what is registered last goes first
+    _take_over()
+
+
+def _take_over() -> None:
+    """What libraries log goes the same way, in the same form; nobody's call waits for standard error."""
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Foreign) for handler in root.handlers):
+        root.addHandler(_Foreign(logging.WARNING))
+
+
+class _Foreign(logging.Handler):
+    """Lines of Python's own logging, which libraries use, as lines of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line over. Its kind is who wrote it, since its text may hold anything."""
+        try:
+            said = record.getMessage()
+        except (TypeError, ValueError):  # their arguments don't fit their text
+            said = str(record.msg)
+        level = logging.ERROR if record.levelno >= logging.ERROR else logging.WARNING
+        structlog.get_logger(record.name).log(
+            level, f"told by {record.name}", says=said, exc_info=record.exc_info
+        )
