@@ -18,7 +18,7 @@ BYTES_PER_TOKEN_ID = 4
 #: Why a request can't be read: every word an `Unreadable` of the core carries. Metrics use them as labels.
 REASONS = {
     "no_dialect": "no dialect reads this path",
-    "not_json": "the body is not JSON (RFC 8259: UTF-8, no NaN, no lone surrogates)",
+    "not_json": "the body is not JSON (RFC 8259: UTF-8, no NaN, no lone surrogates in names)",
     "wrong_shape": "JSON, but not what the API of this path takes",
     "too_deep": "nested deeper than `limits.depth`",
     "too_many_parts": "more messages and parts than `limits.parts`, or values than are ever read (docs/dialects.md)",

@@ -150,6 +150,24 @@ async def test_a_degraded_request_goes_on_with_the_smaller_model_and_to_its_pool
     assert len(kept) == 3
 
 
+@pytest.mark.parametrize(
+    ("degrade", "model", "more"),
+    [("[{model: small}]", b"small", b""), ("[{priority: 10}]", b"large", b'"priority":10,')],
+)
+async def test_half_of_a_surrogate_pair_saves_nobody_from_being_degraded(
+    degrade: str, model: bytes, more: bytes
+) -> None:
+    it = await supplied(degrade=degrade)
+    for _ in range(3):
+        Client(it).send(300)
+    exchange = Exchange(it.steering)
+    exchange.receive(request_headers(x_tenant="gold-id"), clock.monotonic())
+    body = rb'{%s"model":"%s","max_tokens":300,"messages":[{"role":"user","content":"\ud800"}]}'
+    said = answer(exchange.receive(request_body(body % (b"", b"large")), clock.monotonic()).data)
+    assert exchange.outcome == STEERED
+    assert said.request_body.response.body_mutation.body == body % (more, model)
+
+
 async def test_a_degraded_request_is_looked_up_by_the_prefix_that_it_has_for_the_smaller_model() -> None:
     it = await supplied(degrade="[{model: small}]")
     small, _ = Client(it).send(20, "small")

@@ -218,13 +218,48 @@ def test_json_of_another_shape_is_a_wrong_shape(path: str, body: object) -> None
         b"NaN",
         b'{"n":NaN}',
         b'{"n":1e999}',
-        b'{"prompt":"\\ud800"}',
+        b'{"model":"\\ud800"}',
+        b'{"lora_path":["\\udc00"]}',
+        b'{"prompt":"\\ud800","n":NaN}',
+        b'{"prompt":"\\ud800\x00"}',
+        b'\xef\xbb\xbf{"prompt":"\\ud800"}',
         b'{"prompt":"\xed\xa0\x80"}',
         b"--boundary\r\nContent-Disposition: form-data",
     ],
 )
 def test_what_is_not_json_says_so(path: str, body: bytes) -> None:
     assert refused(path, body) == "not_json"
+
+
+@each_path
+def test_half_of_a_surrogate_pair_is_a_character_like_any_other(path: str) -> None:
+    body = orjson.dumps({**BODIES[path], "model": "m"})
+    odd = body.replace(b'{"', b'{"\\udfff":"\\ud800","', 1).replace(
+        b'"m"', b'"m","big":12345678901234567890123'
+    )
+    assert read(path, odd, Limits()) == read(path, body, Limits())
+
+
+def test_texts_that_differ_in_half_of_a_surrogate_pair_have_different_prefixes() -> None:
+    texts = [rb"\ud800", rb"\ud801", rb"\udc00\ud800", rb"\ud800\udc00"]
+    bodies = [rb'{"messages":[{"role":"user","content":"a%s"}]}' % text for text in texts]
+    assert len({read(CHAT, body, Limits()).chains[0].hashes[-1] for body in bodies}) == 4
+
+
+@each_path
+def test_half_of_a_surrogate_pair_anywhere_is_read_or_refused(path: str) -> None:
+    for holder, key in inner_places(body := orjson.loads(orjson.dumps(BODIES[path]))):
+        kept = holder[key]
+        for value in ("\ud800", ["\udc00"], {"\ud800": "\ud800"}):
+            holder[key] = value
+            survives(path, as_json(body))
+        holder[key] = kept
+
+
+@each_path
+def test_a_bomb_beside_half_of_a_surrogate_pair_is_too_deep(path: str) -> None:
+    assert refused(path, b'{"a":"\\ud800","b":' + b"[" * 1_000 + b"]" * 1_000 + b"}") in REASONS
+    assert refused(path, b'{"a":"\\ud800","b":' + b"[" * 100_000) == "too_deep"
 
 
 @each_path

@@ -6,11 +6,13 @@ docs/dialects.md.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import orjson
 
 from extproc.core.dialects import (
     anthropic_messages,
+    halves,
     openai_chat,
     openai_completions,
     openai_embeddings,
@@ -104,11 +106,7 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
         raise Unreadable("no_dialect")
     if len(body) > _LARGE and _makes_many(bytes(body)):
         raise Unreadable("too_many_parts")
-    try:
-        parsed = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        deep = "depth limit" in error.msg or "recursion limit" in error.msg
-        raise Unreadable("too_deep" if deep else "not_json") from None
+    parsed = _parsed(body)
     if type(parsed) is not dict:
         raise Unreadable("wrong_shape")
     asked = _resolved(parsed, limits.aliases) if limits.aliases else ""
@@ -122,6 +120,20 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
     if asked:
         prompt.asked = asked
     return prompt
+
+
+def _parsed(body: bytes | memoryview) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if "depth limit" in error.msg or "recursion limit" in error.msg:
+            raise Unreadable("too_deep") from None
+    try:
+        return halves.loads(bytes(body))
+    except RecursionError:
+        raise Unreadable("too_deep") from None
+    except ValueError:
+        raise Unreadable("not_json") from None
 
 
 def _resolved(parsed: Body, aliases: Mapping[str, str]) -> str:
