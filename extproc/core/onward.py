@@ -3,14 +3,16 @@
 from dataclasses import replace
 from typing import Protocol
 
+import orjson
+
 from extproc.core import dialects, include_usage
 from extproc.core.admission.answers import Answer
-from extproc.core.admission.rewrite import degraded
+from extproc.core.admission.rewrite import degraded, degrading
 from extproc.core.admission.tenants import Degrade
 from extproc.core.dialects import Limits
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
-from extproc.core.rename import Parts, spliced
+from extproc.core.rename import Edit, Parts, edited, places, with_value
 from extproc.errors import Unreadable
 
 
@@ -73,12 +75,15 @@ def body_of(
         plain: whether it came as it is here. Else only its name is changed.
     """
     lesser = admitted.lesser if admitted is not None else None
-    usage = rules.include_usage and prompt.dialect not in rules.unread
-    made = degraded(body, lesser) if lesser is not None and plain else None
-    if usage and plain:
-        made = include_usage.added(prompt, made or body) or made
-    told = lesser.to if lesser is not None and lesser.kind == "model" else prompt.asked or prompt.model
     wanted = pool.renames.get(prompt.model, prompt.model) if pool.renames else prompt.model
-    if wanted != told:
-        return spliced(made or body, wanted)
-    return None if made is None else (made,)
+    edits: list[Edit] = []
+    if lesser is not None and plain:
+        edits += degrading(body, lesser, prompt.spots, wanted)
+    if rules.include_usage and plain and prompt.dialect not in rules.unread:
+        asking = include_usage.adding(prompt, body)
+        edits += [asking] if asking is not None else []
+    as_degraded = lesser is not None and lesser.kind == "model" and plain
+    if not as_degraded and wanted != (prompt.asked or prompt.model):
+        spots = places(body, ("model",)) if prompt.spots is None else prompt.spots
+        edits += with_value(spots["model"], orjson.dumps(wanted))
+    return edited(body, edits) if edits else None

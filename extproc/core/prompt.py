@@ -74,6 +74,9 @@ class Prompt:
     root: int = 0
     #: The alias by which the client named the model; "" where it named the model itself.
     asked: str = ""
+    #: Where values stand in the body that may go on changed, by member (`reading.MEMBERS`; begin and end, bytes);
+    #: None where nobody has looked. Places, no text.
+    spots: dict[str, list[tuple[int, int]]] | None = field(default=None, compare=False)
 
     def tokens_per_byte(self, ratio: float) -> float:
         """Tokens for a byte of this prompt: exact for token ids, else the model's learned `ratio`."""

@@ -7,7 +7,7 @@ gives here.
 
 from typing import Final
 
-from extproc.core import dialects, encoding
+from extproc.core import dialects, encoding, rename
 from extproc.core.dialects import Limits
 from extproc.core.prompt import Prompt, opaque
 from extproc.core.scattered import Pieces
@@ -16,6 +16,8 @@ from extproc.errors import TooLarge, Unreadable
 #: What a body says: its prompt, or one of which only the size is known and a word of `prompt.REASONS` for why.
 Found = tuple[Prompt, str]
 
+#: Members that the gateway may write anew (core/onward.py): where they stand in a large body is told with the prompt.
+MEMBERS: Final = ("model", "priority", "stream_options")
 #: The word for a body that decompresses beyond its limit: refused. Others may pass.
 OVER: Final = TooLarge("too_large").reason
 #: The word for one that was not read in time: it passes, steered by load alone, since the fault is ours.
@@ -42,6 +44,14 @@ def read_open(path: str, coding: str, body: bytes, expanded: int, limits: Limits
         return (dialects.read(path, body, limits), ""), body
     except Unreadable as error:
         return (opaque(body, error), error.reason), body
+
+
+def with_spots(found: Found, body: bytes) -> Found:
+    """The same, with the places of `MEMBERS`: for a body that may go on changed, without its coding."""
+    prompt, why = found
+    if not why or prompt.model:  # else it may be no JSON at all
+        prompt.spots = rename.places(body, MEMBERS)
+    return found
 
 
 def not_read(size: int) -> Found:

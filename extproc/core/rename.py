@@ -1,7 +1,9 @@
 """Another value for a member of a body of JSON, such as its model, spliced into its bytes: all else stays.
 
 Nothing is parsed and written anew, so numbers, order, spacing, escapes and members given twice stay. Of the member
-itself given twice every one is replaced, whichever a reader takes. Only the outermost object's members count.
+itself given twice every one is replaced, whichever a reader takes (of more than `MOST` the last, which engines take).
+Only the outermost object's members count. Where they stand in a large body is found out beside the event loop, by
+whoever reads it (core/reading.py); here it is spliced alone.
 
 Three ways to find where values end, since each is fast where another is slow. A large body is mostly a few long
 strings: their ends are looked for with `bytes.find`, at memory's speed. Where there are too many of them, and in
@@ -11,7 +13,8 @@ that gives a name twice is read by a regular expression, at some nanoseconds a b
 
 import json
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -36,6 +39,8 @@ _NEAR: Final = 4096
 _RUN: Final = 64
 #: Bytes of a value that are compared at each end, where it is longer than twice that.
 _COMPARED: Final = 2048
+#: Most places of one member that are told: whoever gives one more often sends nothing an engine should rely on.
+MOST: Final = 64
 _BACKSLASH, _QUOTE = 0x5C, 0x22
 _OPEN, _STRUCTURAL = b"[{", (b'"', b"[", b"]", b"{", b"}")
 
@@ -49,6 +54,10 @@ class _OtherWayError(Exception):
 
 #: A body in pieces, to be joined once.
 Parts = tuple[bytes | memoryview, ...]
+#: Where values begin and end, by the names of their members, in order.
+Spots = dict[str, list[tuple[int, int]]]
+#: From where to where a body is replaced, and with what.
+Edit = tuple[int, int, bytes]
 
 
 def renamed(body: bytes, name: str) -> bytes:
@@ -56,47 +65,53 @@ def renamed(body: bytes, name: str) -> bytes:
     return b"".join(spliced(body, name) or (body,))
 
 
-def spliced(body: bytes, name: str) -> Parts | None:
+def spliced(body: bytes, name: str, spots: Spots | None = None) -> Parts | None:
     """The body with `name` as its model, in pieces that are views of it; None where it names none.
 
     Args:
         body: a JSON object that a parser has accepted; what comes of anything else is undefined.
         name: put in as JSON.
+        spots: what `places` says of the body, where it was asked before.
     """
-    found = places(body, "model")
-    return with_values(body, found, orjson.dumps(name)) if found else None
+    found = (places(body, ("model",)) if spots is None else spots)["model"]
+    return edited(body, with_value(found, orjson.dumps(name))) if found else None
 
 
-def with_values(body: bytes, found: list[tuple[int, int]], value: bytes) -> Parts:
-    """The body, in pieces that are views of it, with `value` at each of the places, which are in order."""
+def with_value(found: Iterable[tuple[int, int]], value: bytes) -> list[Edit]:
+    """`value` at each of the places."""
+    return [(start, end, value) for start, end in found]
+
+
+def edited(body: bytes, edits: Iterable[Edit]) -> Parts:
+    """The body in pieces that are views of it, with these edits, of which no two overlap."""
     view, at = memoryview(body), 0
     parts: list[bytes | memoryview] = []
-    for start, end in found:
+    for start, end, value in sorted(edits, key=lambda edit: edit[0]):
         parts += [view[at:start], value]
         at = end
     return (*parts, view[at:])
 
 
-def places(body: bytes, member: str) -> list[tuple[int, int]]:
-    """Where the values of the outermost object's members of that name begin and end, in order.
+def places(body: bytes, members: Collection[str]) -> Spots:
+    """Where the values of the outermost object's members of these names stand: of each name the last `MOST`.
 
     `body`: a JSON object that a parser has accepted; what comes of anything else is undefined.
     """
     ways = (_by_leaps, _by_lengths) if len(body) >= _LARGE else (_by_lengths,)
     for way in ways:
         try:
-            return way(body, member)
+            return way(body, members)
         except _OtherWayError:
             continue
-    return _members(body, member, lambda _key, at: _end(body, at))
+    return _members(body, members, lambda _key, at: _end(body, at))
 
 
-def _by_leaps(body: bytes, member: str) -> list[tuple[int, int]]:
+def _by_leaps(body: bytes, members: Collection[str]) -> Spots:
     leaps = _Leaps(body)
-    return _members(body, member, lambda _key, at: leaps.end(at))
+    return _members(body, members, lambda _key, at: leaps.end(at))
 
 
-def _by_lengths(body: bytes, member: str) -> list[tuple[int, int]]:
+def _by_lengths(body: bytes, members: Collection[str]) -> Spots:
     """By each value's length, as msgspec skips it. What stands there must be that value, or a name came twice."""
     try:
         values = {key: memoryview(raw) for key, raw in _RAW.decode(body).items()}
@@ -114,7 +129,7 @@ def _by_lengths(body: bytes, member: str) -> list[tuple[int, int]]:
             raise _OtherWayError
         return end
 
-    found = _members(body, member, end_of)
+    found = _members(body, members, end_of)
     if values:
         raise _OtherWayError
     return found
@@ -129,20 +144,22 @@ def _is_there(body: bytes, at: int, end: int, value: memoryview) -> bool:
     )
 
 
-def _members(body: bytes, name: str, end_of: Callable[[bytes, int], int]) -> list[tuple[int, int]]:
-    """Where the values of members called `name` are; `end_of` tells where a value, which begins there, ends."""
-    found, plain = [], f'"{name}"'.encode()
+def _members(body: bytes, names: Collection[str], end_of: Callable[[bytes, int], int]) -> Spots:
+    """Where the values of members of these names are; `end_of` tells where a value, which begins there, ends."""
+    found: dict[str, deque[tuple[int, int]]] = {name: deque(maxlen=MOST) for name in names}
+    plain = {f'"{name}"'.encode(): name for name in names}
     at = body.index(b"{") + 1
     while (member := _MEMBER.match(body, at)) is not None:  # none in an empty object
-        start = member.end()
-        end = end_of(member[1], start)
-        if member[1] == plain or (b"\\" in member[1] and _text(member[1]) == name):
-            found.append((start, end))
+        key, start = member[1], member.end()
+        end = end_of(key, start)
+        name = _text(key) if b"\\" in key else plain.get(key)
+        if name in found:
+            found[name].append((start, end))
         after = _AFTER.match(body, end)
         if after is None or after[1] == b"}":
             break
         at = after.end()
-    return found
+    return {name: list(spots) for name, spots in found.items()}
 
 
 def _text(key: bytes) -> str:

@@ -115,8 +115,11 @@ async def test_it_finds_what_reading_at_once_finds(asked: Asked, coding: str) ->
 
 async def test_a_body_that_may_be_changed_is_kept(asked: Asked) -> None:
     assert asked.take(one := unread(body(), keeps=True))
-    await asked.until(1)
+    ((_, (prompt, _)),) = await asked.until(1)
     assert one.body.whole() == body()
+    assert prompt.spots is not None
+    ((start, end),) = prompt.spots["model"]
+    assert json.loads(body()[start:end]) == prompt.model
 
 
 @pytest.mark.parametrize(("model", "comes"), [("known", True), ("alias", True), ("m", False)])

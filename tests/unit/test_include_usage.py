@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from extproc.core import dialects, include_usage
 from extproc.core.dialects import Limits
 from extproc.core.exchange import Exchange
+from extproc.core.reading import with_spots
 from extproc.core.steering import Rules
 from tests.unit.messages import answer, chat, mutation, request_body, request_headers
 from tests.unit.test_exchange import steering
@@ -20,6 +21,13 @@ ADDED = b'"stream_options":{"include_usage":true},'
 
 def added(body: bytes, path: str = CHAT) -> bytes | None:
     return include_usage.added(dialects.read(path, body, Limits()), body)
+
+
+def added_as_told(body: bytes) -> bytes | None:
+    """By the places of the body's members, as the reader of large bodies tells them."""
+    prompt = dialects.read(CHAT, body, Limits())
+    with_spots((prompt, ""), body)
+    return include_usage.added(prompt, body)
 
 
 def test_the_option_comes_first_and_the_rest_stays_as_it_was_written() -> None:
@@ -47,6 +55,7 @@ def test_the_option_comes_first_and_the_rest_stays_as_it_was_written() -> None:
 def test_an_option_without_it_is_filled_in(before: bytes, after: bytes) -> None:
     frame = b'{"stream":true,%s,"messages":[{"role":"user","content":"hi"}]}'
     assert added(frame % before) == frame % after
+    assert added_as_told(frame % before) == frame % after
 
 
 @pytest.mark.parametrize(
@@ -64,6 +73,7 @@ def test_an_option_without_it_is_filled_in(before: bytes, after: bytes) -> None:
 def test_what_the_client_said_itself_stays(options: bytes) -> None:
     frame = b'{"stream":true,"stream_options":%s,"messages":[{"role":"user","content":"hi"}]}'
     assert added(frame % options) is None
+    assert added_as_told(frame % options) is None
 
 
 def test_only_streams_of_the_two_apis_that_have_it_are_asked() -> None:
@@ -93,6 +103,12 @@ def test_the_same_name_deeper_or_within_a_text_is_left_alone() -> None:
 def test_a_name_that_is_written_in_escapes_is_not_found_and_nothing_is_done() -> None:
     body = b'{"stream":true,"stream\\u005foptions":{},"messages":[{"role":"user","content":"hi"}]}'
     assert added(body) is None
+    assert added_as_told(body) == body.replace(b":{}", b':{"include_usage":true}')
+
+
+def test_options_of_more_than_sixteen_kibibytes_in_a_large_body_are_left_alone() -> None:
+    body = json.dumps({"stream": True, **chat(), "stream_options": {"x": "y" * 20_000}}).encode()
+    assert added_as_told(body) is None
 
 
 VALUES = st.recursive(
@@ -111,7 +127,10 @@ VALUES = st.recursive(
 def test_what_is_made_means_the_same_plus_the_option(fields: dict[str, Any], spaced: bool) -> None:
     separators = (" , ", " : ") if spaced else (",", ":")
     body = json.dumps({**fields, **chat(stream=True)}, separators=separators).encode()
-    made = include_usage.added(dialects.read(CHAT, json.dumps(chat(stream=True)).encode(), Limits()), body)
+    prompt = dialects.read(CHAT, json.dumps(chat(stream=True)).encode(), Limits())
+    made = include_usage.added(prompt, body)
+    with_spots((prompt, ""), body)
+    assert include_usage.added(prompt, body) == made
     if made is None:
         return
     options = fields.get("stream_options") or {}

@@ -1,14 +1,20 @@
 """Aliases and other names upstream, through the exchange: the body's bytes, its length, its coding."""
 
 import gzip
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import orjson
 import pytest
 
+from extproc.core import dialects
+from extproc.core.admission.tenants import Degrade
 from extproc.core.dialects import Limits
 from extproc.core.exchange import Exchange
+from extproc.core.onward import body_of
 from extproc.core.pool import Pool
+from extproc.core.reading import with_spots
 from extproc.core.steering import Rules, Steering
 from extproc.pb import ext_proc_pb2 as pb
 from tests.unit.messages import Mode, answer, chat, request_body, request_headers, set_headers
@@ -122,3 +128,55 @@ def test_a_body_that_came_in_part_goes_by_under_the_name_it_has() -> None:
     body = orjson.dumps(chat(model="gpt-4"))
     reply = answer(exchange.receive(request_body(body, end=False), 0.0).data)
     assert onward(reply) is None
+
+
+@dataclass
+class Admitted:
+    lesser: Degrade | None
+
+
+def _member(rng: Random) -> tuple[str, Any]:
+    return rng.choice(
+        [
+            ("priority", 3), ("priority", 500), ("stream_options", None), ("stream_options", {}),
+            ("stream_options", {"a": 1}), ("stream_options", {"include_usage": False}), ("x", {"model": "gpt-4"}),
+        ]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "to", [None, ("priority", "10"), ("model", "llama"), ("model", "phi"), ("pool", "a")]
+)
+@pytest.mark.parametrize("usage", [False, True])
+def test_what_was_told_of_the_bodys_members_makes_the_same_body_as_looking(
+    to: tuple[str, str] | None, usage: bool
+) -> None:
+    steering = made(include_usage=usage)
+    pool, rules, changed = steering.pools[0], steering.rules, 0
+    admitted: Any = Admitted(Degrade(to[0], to[1]) if to else None)
+    for number in range(200):
+        rng = Random(number)
+        fields = dict(_member(rng) for _ in range(rng.randrange(4)))
+        body = orjson.dumps({**fields, **chat(model=rng.choice(["gpt-4", "llama", "phi"]), stream=True)})
+        prompt = dialects.read("/v1/chat/completions", body, rules.limits)
+        if to and to[0] == "model":
+            prompt.model, prompt.asked = to[1], ""
+        looked = body_of(rules, pool, prompt, body, admitted, plain=True)
+        with_spots((prompt, ""), body)
+        told = body_of(rules, pool, prompt, body, admitted, plain=True)
+        assert b"".join(looked or ()) == b"".join(told or ()), body
+        if told:
+            changed += 1
+            orjson.loads(b"".join(told))
+    assert changed > 0 or not (to or usage)
+
+
+def test_a_lesser_model_is_written_by_its_name_in_the_pool() -> None:
+    steering = made()
+    body = orjson.dumps(chat(model="phi"))
+    prompt = dialects.read("/v1/chat/completions", body, steering.rules.limits)
+    prompt.model = "llama"
+    admitted: Any = Admitted(Degrade("model", "llama"))
+    parts = body_of(steering.rules, steering.pools[0], prompt, body, admitted, plain=True)
+    assert parts is not None
+    assert b"".join(parts) == body.replace(b'"phi"', b'"llama-3.3-70b"')

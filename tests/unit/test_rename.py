@@ -143,6 +143,79 @@ def test_a_body_renamed(body: bytes, wanted: bytes) -> None:
     assert in_either_way(body, "b") == wanted
 
 
+def slow_end(body: bytes, at: int) -> int:
+    """Where the value at `at` ends, a byte at a time, as RFC 8259 writes values."""
+    if body[at : at + 1] not in (b'"', b"[", b"{"):
+        while body[at : at + 1] not in (b",", b"}", b"]", b" ", b"\n", b""):
+            at += 1
+        return at
+    depth, quoted = 0, False
+    while True:
+        letter = body[at : at + 1]
+        if quoted and letter == b"\\":
+            at += 1
+        elif letter == b'"':
+            quoted = not quoted
+        elif not quoted and letter in b"[{":
+            depth += 1
+        elif not quoted and letter in b"]}":
+            depth -= 1
+        at += 1
+        if not quoted and not depth:
+            return at
+
+
+def slow_places(body: bytes, names: list[str]) -> dict[str, list[tuple[int, int]]]:
+    """What `places` says, found a byte at a time: names and values in turn until the object's end."""
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    at = body.index(b"{") + 1
+    while body[at:].strip() != b"}":
+        start = at + len(body[at:]) - len(body[at:].lstrip(b" \n,"))
+        end = slow_end(body, start)
+        name = json.loads(body[start:end])
+        rest = body[end:].lstrip(b" \n")[1:].lstrip(b" \n")
+        start = len(body) - len(rest)
+        at = slow_end(body, start)
+        if name in found:
+            found[name].append((start, at))
+    return found
+
+
+_LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('model"\\{}[],: é'), max_size=12)
+)
+_INNER = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", "a"]), inner),
+    max_leaves=8,
+)
+_NAMED = st.sampled_from(
+    [b'"model"', rb'"m\u006Fdel"', b'"priority"', b'"models"', rb'"\"model"', b'"a"', b'""']
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(_NAMED, _INNER), max_size=6), st.sampled_from([b"", b" ", b"\n  "]), st.booleans())
+def test_places_are_those_that_a_reader_of_single_bytes_finds(
+    members: list[tuple[bytes, Any]], space: bytes, escaped: bool
+) -> None:
+    written = [
+        key + space + b":" + space + json.dumps(value, ensure_ascii=escaped).encode()
+        for key, value in members
+    ]
+    body = b"{" + space + (space + b"," + space).join(written) + space + b"}"
+    names = ["model", "priority"]
+    for how in WAYS:
+        with way(how):
+            assert rename.places(body, names) == slow_places(body, names), how
+
+
+def test_of_a_member_given_more_than_sixty_four_times_the_last_are_renamed() -> None:
+    body = b"{" + b'"model":"a",' * 100 + b'"n":1}'
+    wanted = b"{" + b'"model":"a",' * 36 + b'"model":"b",' * 64 + b'"n":1}'
+    assert in_either_way(body, "b") == wanted
+
+
 def _chat(content: bytes, messages: int = 1, **more: Any) -> bytes:
     message = b'{"role":"user","content":"' + content + b'"}'
     return b'{"messages":[' + b",".join([message] * messages) + b'],"model":"a","n":9007199254740993}'

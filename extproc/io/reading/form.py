@@ -81,6 +81,8 @@ def found_in(data: bytes | bytearray) -> tuple[Found, memoryview]:
     numbers = array("Q", bytes(data[stop:end])).tolist()
     named: dict[str, Any] = dict(zip(_FIELDS, told, strict=True))
     prompt = Prompt(**named)
+    if prompt.spots is not None:
+        prompt.spots = {name: [(start, end) for start, end in spots] for name, spots in prompt.spots.items()}
     at = 0
     for length in lengths:
         prompt.chains.append(Chain(numbers[at : at + length], numbers[at + length : at + 2 * length]))

@@ -31,11 +31,13 @@ def main() -> None:
             path, coding, body = (_exactly(gateway, size) for size in sizes)
             if path is None or coding is None or body is None:
                 return
-            (prompt, why), opened = reading.read_open(_text(path), _text(coding), body, expanded, limits)
+            found, opened = reading.read_open(_text(path), _text(coding), body, expanded, limits)
             del body
-            if not (changes and coding and (prompt.asked or prompt.model in renamed)):
+            if changes:
+                reading.with_spots(found, opened)
+            if not (changes and coding and (found[0].asked or found[0].model in renamed)):
                 opened = b""
-            gateway.sendall(form.answered((prompt, why), opened))
+            gateway.sendall(form.answered(found, opened))
             gateway.sendall(opened)
 
 
