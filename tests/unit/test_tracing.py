@@ -1,10 +1,10 @@
 """Spans: whose trace they are in, what they tell, and what happens to those that can't be sent."""
 
+import asyncio
 import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import aiohttp
 import orjson
 import pytest
 from hypothesis import given
@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
+from extproc.core.tracing import parent_of
 from extproc.core.usage.record import Usage
-from extproc.io.tracing import Tracer, parent_of, tracer_of
+from extproc.io.tracing import Tracer, tracer_of
 from extproc.settings.tracing import TracingSettings
 
 _TRACE, _SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -43,7 +44,7 @@ def tracer(**settings: Any) -> Tracer:
 
 
 def spans(made: Tracer) -> list[dict[str, Any]]:
-    told = orjson.loads(made.message(made._queue))
+    told = orjson.loads(asyncio.run(made.message(list(made._queue))))
     return list(told["resourceSpans"][0]["scopeSpans"][0]["spans"])
 
 
@@ -91,6 +92,34 @@ def test_a_span_tells_the_reason_and_the_outcome_and_leaves_out_what_is_unknown(
     assert "kvsteer.attempts" not in told
 
 
+def test_a_model_s_name_may_hold_anything() -> None:
+    made = tracer()
+    ended = exchange()
+    assert ended.decision is not None and ended.decision.prompt is not None
+    ended.decision.prompt.model = 'a "quoted"\\name\n\ud800 \x00 ü'
+    made.ended(ended, 103.0)
+    assert attributes(spans(made)[0])["gen_ai.request.model"] == 'a "quoted"\\name\n? \x00 ü'
+
+
+def test_a_request_for_which_there_was_no_replica_has_a_span_too() -> None:
+    made = tracer()
+    ended = exchange(ending=None, outcome="no_candidate")
+    assert ended.decision is not None
+    vars(ended.decision).update(replica=None, prompt=None, candidates=[], reason="")
+    made.ended(ended, 103.0)
+    told = attributes(spans(made)[0])
+    assert told["kvsteer.outcome"] == "no_candidate"
+    assert not {"kvsteer.replica", "kvsteer.reason", "gen_ai.request.model", "kvsteer.ended_by"} & set(told)
+
+
+def test_many_spans_make_one_message() -> None:
+    made = tracer()
+    for number in range(100):  # more than are written at a time
+        made.ended(exchange(request_id=f"r-{number}"), 103.0)
+    told = [attributes(span)["kvsteer.request_id"] for span in spans(made)]
+    assert told == [f"r-{number}" for number in range(100)]
+
+
 @pytest.mark.parametrize(("status", "code"), [(200, {}), (404, {}), (503, {"code": 2}), (None, {})])
 def test_an_answer_of_500_or_above_makes_an_error(status: int | None, code: dict[str, int]) -> None:
     made = tracer()
@@ -112,7 +141,7 @@ def test_the_oldest_are_dropped_and_counted_when_too_many_wait() -> None:
 async def test_spans_that_no_collector_takes_are_counted_and_not_kept() -> None:
     made = tracer(timeout=0.5)
     made.ended(exchange(), 103.0)
-    async with aiohttp.ClientSession() as session:
+    async with made.session() as session:
         assert not await made.send(session)
     assert (len(made), made.counts["failed"]) == (0, 1)
 
