@@ -95,7 +95,8 @@ def test_a_span_tells_the_reason_and_the_outcome_and_leaves_out_what_is_unknown(
 def test_a_model_s_name_may_hold_anything() -> None:
     made = tracer()
     ended = exchange()
-    assert ended.decision is not None and ended.decision.prompt is not None
+    assert ended.decision is not None
+    assert ended.decision.prompt is not None
     ended.decision.prompt.model = 'a "quoted"\\name\n\ud800 \x00 ü'
     made.ended(ended, 103.0)
     assert attributes(spans(made)[0])["gen_ai.request.model"] == 'a "quoted"\\name\n? \x00 ü'
