@@ -281,9 +281,9 @@ class Pool:
 
     def _drop(self, replica: Replica) -> None:
         """Forget what was believed of an incarnation's cache."""
-        self.index.remove_slot(replica.slot)
-        if self.feedback is not None:
+        if self.feedback is not None:  # first: what still waits to be compared may change the index's slot
             self.feedback.truth.leave(replica.slot)
+        self.index.remove_slot(replica.slot)
         if self.adapters is not None:
             self.adapters.left(replica.slot)
 

@@ -2,9 +2,12 @@
 
 import random
 
+import pytest
+
 from extproc.core.announced import JUDGE
 from extproc.core.comparisons import _MOST, TOGETHER, Comparisons
 from extproc.core.index import PrefixIndex
+from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.truth import Truth
 
@@ -142,3 +145,22 @@ def test_the_outcome_is_that_of_comparing_each_at_once() -> None:
         assert seen.samples == 196
     assert views[0][0] == views[1][0]
     assert views[0][2] == views[1][2]
+
+
+@pytest.mark.parametrize("how", ["leaves", "restarts"])
+def test_a_replica_may_go_while_what_was_found_of_its_cache_still_waits(how: str) -> None:
+    pool = Pool("p", distrust=0.5)
+    replica, prompt = pool.join("10.0.0.1:80", 0.0), chain(*range(1, 65))
+    pool.index.place(replica.slot, prompt, 0.0)
+    assert pool.feedback is not None
+    waits = pool.feedback._compared
+    for key in range(TOGETHER - 1):  # nothing of it was there, again and again
+        waits.sent(key, replica.slot, prompt, EACH / KIB, float(key), 64)
+        waits.ended(key, 64.0 * EACH, 0.0, key + 0.5)
+    assert len(waits) == 2 * (TOGETHER - 1)
+    if how == "leaves":
+        pool.leave("10.0.0.1:80")
+    else:
+        pool.restarted("10.0.0.1:80", 99.0)
+    assert len(waits) == 0
+    assert not pool.index.match(prompt.hashes)
