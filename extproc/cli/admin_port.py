@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 import urllib.error
@@ -14,10 +15,15 @@ from typing import Any, NoReturn
 
 import click
 
-from extproc.cli.terminal import plain
+from extproc.cli.terminal import plain, waiting
+from extproc.errors import KvsteerError
 
 #: Environment variable that names the file of the token by which orders are taken (`admin.token_file`).
 TOKEN_FILE = "KVSTEER_TOKEN_FILE"  # noqa: S105 - a name
+#: The admin port that is asked unless another one is named.
+ADMIN = "http://127.0.0.1:9095"
+#: A host (IPv6 in brackets), perhaps a port, perhaps a path before the admin port's own; nothing else.
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?")
 #: Seconds one call may take.
 _DEADLINE = 5.0
 #: Most bytes read of a refusal.
@@ -33,7 +39,7 @@ def admin_option(function: Callable[..., None]) -> Callable[..., None]:
     """`--admin URL`, the gateway to ask."""
     return click.option(
         "--admin",
-        default="http://127.0.0.1:9095",
+        default=ADMIN,
         show_default=True,
         metavar="URL",
         help="Admin port of a gateway.",
@@ -43,6 +49,36 @@ def admin_option(function: Callable[..., None]) -> Callable[..., None]:
 def json_option(function: Callable[..., None]) -> Callable[..., None]:
     """`--json`, for machines."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")(function)
+
+
+class BadUrl(KvsteerError):
+    """What is to be asked is no URL of an admin port."""
+
+
+def checked_url(url: str) -> str:
+    """`url` without a slash at its end. Raises BadUrl for one that names no host to ask."""
+    match = _URL.fullmatch(url)
+    if match is None or int(match["port"] or 1) not in range(1, 65_536):
+        shown = ascii(url.rpartition("@")[2])  # never the part that may be a password
+        raise BadUrl(f"--admin {shown} is no URL of an admin port; write for example {ADMIN}")
+    return url.rstrip("/")
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """HTTP without redirects: neither a request's text nor a token goes where whoever answers at a port says."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.HTTPDefaultErrorHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+open_url = _opener().open
 
 
 def call(admin: str, path: str, holds: str, method: str = "GET") -> Any:
@@ -57,16 +93,17 @@ def call(admin: str, path: str, holds: str, method: str = "GET") -> Any:
         holds: a key that every answer to it has; what lacks it is no gateway's.
         method: GET, or POST for orders.
     """
-    if not admin.startswith(("http://", "https://")):
-        fail(f"--admin {admin}: is no URL; write for example http://127.0.0.1:9095", 2)
-    headers = _token() if method == "POST" else {}
-    url = admin.rstrip("/") + path
-    request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310 - http(s) only, above
     try:
-        with urllib.request.urlopen(request, timeout=_DEADLINE) as answer:  # noqa: S310
+        admin = checked_url(admin)
+    except BadUrl as error:
+        fail(str(error), 2)
+    headers = _token() if method == "POST" else {}
+    request = urllib.request.Request(admin + path, method=method, headers=headers)  # noqa: S310 - http(s) only, above
+    try:
+        with waiting(f"{admin}, {_DEADLINE:g} s at most"), open_url(request, timeout=_DEADLINE) as answer:
             return _understood(admin, whole(answer, time.monotonic() + _DEADLINE), holds)
     except urllib.error.HTTPError as error:
-        reason = _reason(error.read(_MOST))
+        reason = _reason(error)
         if not reason:
             _stranger(admin, f"HTTP status {error.code} to {path}")
         fail(plain(reason), 3 if error.code == 409 else 2)
@@ -139,10 +176,11 @@ def fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _reason(body: bytes) -> str:
+def _reason(error: urllib.error.HTTPError) -> str:
     """What a gateway says of a request it refuses; "" for the answer of somebody else."""
     try:
-        said = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        with error:
+            said = json.loads(error.read(_MOST))["error"]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
         return ""
     return said[:_LONGEST] if isinstance(said, str) else ""

@@ -1,9 +1,14 @@
 """kvsteer check-config: what is wrong with a configuration, where, and how to mend it."""
 
+import json
+import re
 import sys
+from typing import Any
 
 import click
 
+from extproc.cli.admin_port import json_option
+from extproc.cli.inputs import FILE
 from extproc.cli.named_files import faults
 from extproc.cli.terminal import counted
 from extproc.config import GatewaySettings, line_of, load
@@ -11,28 +16,45 @@ from extproc.envoyconfig import bootstrap
 from extproc.errors import ConfigError
 from extproc.faults import path_of
 
+#: What follows the file's name in the line of a fault: the line, perhaps the column.
+_LINE = re.compile(r":(\d+)(?::\d+)?: ")
+
 
 @click.command()
-@click.argument("file", metavar="FILE", required=False)
-@click.option("-c", "--config", help="FILE, in the form that serve takes it.")
+@click.argument("file", type=FILE, metavar="FILE", required=False)
+@click.option("-c", "--config", type=FILE, help="FILE, in the form that serve takes it.")
 @click.option(
     "--files/--no-files",
     default=True,
     show_default=True,
     help="Open the files it names; without, for a configuration that is used on another machine.",
 )
-def command(file: str | None, config: str | None, files: bool) -> None:
-    """Say what is wrong with FILE, where, and how to mend it: one line for each fault.
+@json_option
+def command(file: str | None, config: str | None, files: bool, as_json: bool) -> None:
+    """Say what is wrong with FILE, where, and how to mend it: one line for each fault, on standard error.
 
     Also says which of the files it names can't be used (tokens, CA certificates, endpoints, the folder for Envoy),
-    and when Envoy could not be configured for it. Exit status: 0 when all is well, else 2.
+    and when Envoy could not be configured for it. With --json the faults are on standard output.
     """
     path = _one_of(file, config)
+    settings, wrong = _looked_at(path, files)
+    if as_json:
+        click.echo(json.dumps(_record(path, settings, wrong), indent=2))
+    elif wrong:
+        click.echo("\n".join(wrong), err=True)
+    elif settings is not None:
+        pools = (f"{pool.name} ({counted(len(pool.replicas), 'replica')})" for pool in settings.pools)
+        click.echo(f"{path}: good; pools: {', '.join(pools)}")
+    if wrong:
+        sys.exit(2)
+
+
+def _looked_at(path: str, files: bool) -> tuple[GatewaySettings | None, list[str]]:
+    """The configuration, None where it can't be read as one, and what is wrong with it, a line each."""
     try:
         settings = load(path)
     except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)
+        return None, str(error).splitlines()
     wrong = [
         f"{path}:{line_of(path, loc)}: {path_of(loc)}: {sentence}"
         for loc, sentence in (faults(settings) if files else ())
@@ -42,11 +64,21 @@ def command(file: str | None, config: str | None, files: bool) -> None:
             bootstrap(settings)
     except ConfigError as error:
         wrong.append(f"{path}: {error}")
-    if wrong:
-        click.echo("\n".join(wrong), err=True)
-        sys.exit(2)
-    pools = ", ".join(f"{pool.name} ({counted(len(pool.replicas), 'replica')})" for pool in settings.pools)
-    click.echo(f"{path}: good; pools: {pools}")
+    return settings, wrong
+
+
+def _record(path: str, settings: GatewaySettings | None, wrong: list[str]) -> dict[str, Any]:
+    """All of it for a script; `line` is None where a fault has no line in the file."""
+    told = []
+    for text in wrong:
+        rest = text.removeprefix(path)
+        place = _LINE.match(rest)
+        line = int(place[1]) if place else None
+        told.append({"line": line, "fault": rest[place.end() if place else 0 :].lstrip(": ")})
+    pools = (
+        [{"pool": pool.name, "replicas": len(pool.replicas)} for pool in settings.pools] if settings else []
+    )
+    return {"config": path, "good": not wrong, "faults": told, "pools": pools}
 
 
 def _is_for_a_mesh(settings: GatewaySettings) -> bool:

@@ -1,6 +1,8 @@
 """kvsteer demo: the main job end to end on one machine, with figures."""
 
 import asyncio
+import json
+import math
 import signal
 import sys
 import time
@@ -9,10 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from extproc.cli.about import INTERRUPTED
+from extproc.cli.admin_port import fail, json_option
+from extproc.cli.terminal import console, progress
 from extproc.demo.drive import Report, drive
 from extproc.demo.processes import StackError
 from extproc.demo.stack import Stack, StackSettings
@@ -30,36 +34,39 @@ _BASELINE, _OURS = "round_robin", "charged_cost"
 )
 @click.option("--seed", type=int, default=7, show_default=True, help="Seed of the workload.")
 @click.option("--keep", is_flag=True, help="Leave everything running afterwards, and print how to use it.")
-def command(redis_url: str | None, seconds: float, seed: int, keep: bool) -> None:
+@json_option
+def command(redis_url: str | None, seconds: float, seed: int, keep: bool, as_json: bool) -> None:
     """Compare round_robin with the default policy: a real Envoy, a real Redis, a gateway, four emulated replicas.
 
     The same chats (shared system prompts and documents, several turns) are sent twice through Envoy over HTTP,
-    each time to fresh replicas. Exit status 0 when all went well and the default policy was ahead in hit share
-    and mean time to first token; 1 otherwise.
+    each time to fresh replicas.
     """
-    console = Console()
     signal.signal(signal.SIGTERM, _as_interrupt)
     workload = arrivals(Shape(seconds=seconds, seed=seed))
     try:
-        sys.exit(_compare(console, workload, redis_url, keep))
+        sys.exit(_compare(workload, redis_url, keep, as_json))
     except StackError as error:
-        console.print(f"kvsteer demo: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(1)
+        fail(f"demo: {error}", 1)
     except KeyboardInterrupt:
-        console.print("stopped; every process it started has ended")
-        sys.exit(130)
+        fail("demo: stopped; every process it started has ended", INTERRUPTED)
 
 
-def _compare(console: Console, workload: list[Arrival], redis_url: str | None, keep: bool) -> int:
+def _compare(workload: list[Arrival], redis_url: str | None, keep: bool, as_json: bool) -> int:
     """Both runs, then what came of them; with `keep` the second one's processes stay until Ctrl-C. Exit status."""
-    with _running(console, _BASELINE, redis_url) as stack:
-        baseline = _send(console, stack, _BASELINE, workload)
-    with _running(console, _OURS, redis_url) as stack:
-        ours = _send(console, stack, _OURS, workload)
-        console.print(_table([baseline, ours]))
-        status = _verdict(console, baseline, ours)
+    with _running(_BASELINE, redis_url) as stack:
+        baseline = _send(stack, _BASELINE, workload)
+    with _running(_OURS, redis_url) as stack:
+        ours = _send(stack, _OURS, workload)
+        verdict, status = _verdict(baseline, ours)
+        if as_json:
+            click.echo(
+                json.dumps({"runs": [_record(r) for r in (baseline, ours)], "ahead": status == 0}, indent=2)
+            )
+        else:
+            console().print(_table([baseline, ours]))
+            click.echo(verdict)
         if keep:
-            _leave_running(console, stack)
+            _leave_running(stack, as_json)
     return status
 
 
@@ -68,11 +75,11 @@ def _as_interrupt(*_: object) -> None:
 
 
 @contextmanager
-def _running(console: Console, policy: str, redis_url: str | None) -> Iterator[Stack]:
+def _running(policy: str, redis_url: str | None) -> Iterator[Stack]:
     settings = StackSettings(policy=policy, redis_url=redis_url, engine=_ENGINE, pool=_pool())
-    with console.status(f"starting Redis, 4 replicas, a gateway ({policy}) and Envoy ..."):
-        stack = Stack(settings)
-        stack.__enter__()
+    click.echo(f"{policy}: starting Redis, 4 replicas, a gateway and Envoy ...", err=True)
+    stack = Stack(settings)
+    stack.__enter__()
     try:
         yield stack
     finally:
@@ -83,32 +90,32 @@ def _pool() -> dict[str, Any]:
     return {"capacity": {"prefill_speed": 8000, "output_tokens": 40}}
 
 
-def _send(console: Console, stack: Stack, policy: str, workload: list[Arrival]) -> Report:
+def _send(stack: Stack, policy: str, workload: list[Arrival]) -> Report:
+    click.echo(f"{policy}: {len(workload)} chats through Envoy ...", err=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bars:
-        bar = bars.add_task(f"{policy:>12}: chats through Envoy", total=len(workload))
+    with progress(*columns) as bars:
+        bar = bars.add_task(policy, total=len(workload))
         report = asyncio.run(drive(stack.url, workload, policy, lambda: bars.advance(bar)))
     stack.check()
     return report
 
 
-def _leave_running(console: Console, stack: Stack) -> None:
+def _leave_running(stack: Stack, as_json: bool) -> None:
     admin = stack.gateway_ports[0][1]
-    console.print(
+    click.echo(
         f"\nAll is running. Try it:\n\n"
         f"  curl -i {stack.url}/v1/chat/completions -H 'content-type: application/json' \\\n"
         f'    -d \'{{"model": "{stack.settings.model}", "messages": [{{"role": "user", "content": "hello"}}]}}\'\n'
         f"  curl http://127.0.0.1:{admin}/decisions?last=1\n"
         f"  curl http://127.0.0.1:{admin}/replicas\n\nCtrl-C ends it.",
-        soft_wrap=True,
-        highlight=False,
+        err=as_json,
     )
     try:
         while True:
             stack.check()
             time.sleep(0.5)
     except KeyboardInterrupt:
-        console.print("stopping")
+        click.echo("stopping", err=True)
 
 
 def _table(reports: list[Report]) -> Table:
@@ -134,18 +141,25 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms"
 
 
-def _verdict(console: Console, baseline: Report, ours: Report) -> int:
+def _record(report: Report) -> dict[str, Any]:
+    """One run as numbers; times in seconds, None where nothing came back."""
+    times = {"ttft_mean": report.mean_ttft, "ttft_p50": report.ttft_at(0.5), "ttft_p99": report.ttft_at(0.99)}
+    return {
+        "policy": report.policy,
+        "requests": len(report.outcomes),
+        "failures": report.failures,
+        **{name: round(value, 6) if math.isfinite(value) else None for name, value in times.items()},
+        "hit_share": round(report.hit_share, 6),
+        "per_replica": dict(sorted(report.per_replica.items())),
+    }
+
+
+def _verdict(baseline: Report, ours: Report) -> tuple[str, int]:
+    """What came of it in a sentence, and the exit status."""
     if baseline.failures or ours.failures:
         reasons = sorted({o.failure for r in (baseline, ours) for o in r.outcomes if o.failure})
-        console.print(f"[red]some requests failed: {', '.join(reasons)}[/red]")
-        return 1
+        return f"some requests failed: {', '.join(reasons)}", 1
     if ours.hit_share > baseline.hit_share and ours.mean_ttft < baseline.mean_ttft:
         times = baseline.mean_ttft / ours.mean_ttft
-        console.print(
-            f"{ours.policy}: mean time to first token {times:.1f} times shorter than {baseline.policy}."
-        )
-        return 0
-    console.print(
-        f"[red]{ours.policy} was not ahead; a busy machine blurs the figures, try --seconds 60[/red]"
-    )
-    return 1
+        return f"{ours.policy}: mean time to first token {times:.1f} times shorter than {baseline.policy}.", 0
+    return f"{ours.policy} was not ahead; a busy machine blurs the figures, try --seconds 60", 1

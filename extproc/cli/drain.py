@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from extproc.cli.admin_port import admin_option, call, fail, json_option, replica_path
 from extproc.cli.pick import show
+from extproc.cli.terminal import progress
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: Seconds that a drain is watched at least where other gateways must hear of it: five times what they take.
@@ -55,13 +55,6 @@ def command(
     Streams that run there go on to their end. The order is kept in Redis, where there is one, and then holds for
     every gateway and across restarts, until `kvsteer undrain`. A replica whose deadline passed is removed, and
     stays so until it is undrained or discovery names it no more.
-
-    Exit status: 0 when drained (with --no-wait: ordered), 1 when no gateway answers, 2 when refused, 4 when it counts
-    in this gateway only for now, because Redis did not take it; it is written there when Redis does.
-
-    \b
-    kvsteer drain 10.0.0.2:8000 --deadline 10m
-    kvsteer drain --pick 2
     """
     if (replica is None) == (pick is None):
         fail("drain wants either a replica (ip:port) or --pick N", 2)
@@ -90,9 +83,6 @@ def undrain(replica: str, admin: str, as_json: bool) -> None:
     """Let REPLICA (ip:port) take new requests again.
 
     One that its drain's deadline removed joins its pool again, and warms up.
-
-    Exit status: 0 when done, 1 when no gateway answers, 2 when refused, 3 when it is not drained, 4 when it counts in
-    this gateway only for now, because Redis did not take it; it is written there when Redis does.
     """
     order = call(admin, replica_path(replica, "undrain"), "replica", "POST")
     click.echo(
@@ -136,7 +126,7 @@ def _watch(admin: str, replica: str, settle: float, *, quiet: bool) -> dict[str,
     began = time.monotonic()
     left = _in_flight(admin, replica)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
+    with progress(*columns, quiet=quiet) as bars:
         bar = bars.add_task("", total=max(left["requests"], 1))
         while left["requests"] or time.monotonic() - began < settle:
             words = f"{left['requests']} requests, {left['tokens']:,} tokens in flight"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from extproc.cli.inputs import FILE
 from extproc.config import GatewaySettings, load
 from extproc.envoyconfig import eds_document, eds_path, render, write_eds
 from extproc.errors import ConfigError
@@ -12,8 +13,10 @@ from extproc.workers import with_workers
 
 
 @click.command()
-@click.option("-c", "--config", "path", required=True, help="The configuration, a YAML file.")
-@click.option("-o", "--output", default="", help="Write here instead of printing; with --eds a folder.")
+@click.option("-c", "--config", "path", type=FILE, required=True, help="The configuration, a YAML file.")
+@click.option(
+    "-o", "--output", type=FILE, default="", help="Write here instead of printing; with --eds a folder."
+)
 @click.option("--eds", is_flag=True, help="The EDS files of the pools instead of the bootstrap.")
 @click.option(
     "--workers", type=click.IntRange(1, 64), metavar="N", help="As given to serve; by default as in FILE."
@@ -21,8 +24,7 @@ from extproc.workers import with_workers
 def command(path: str, output: str, eds: bool, workers: int | None) -> None:
     """Print a complete Envoy bootstrap for a configuration.
 
-    Try it with `envoy --mode validate -c FILE`. Exit status: 0, 2 for a faulty configuration, 1 when the
-    output can't be written.
+    Try it with `envoy --mode validate -c FILE`.
     """
     try:
         settings = with_workers(load(path), workers)

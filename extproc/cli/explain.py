@@ -1,7 +1,6 @@
 """kvsteer explain: where a request would go now, and why."""
 
 import json
-import re
 import sys
 import time
 import urllib.error
@@ -13,17 +12,15 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
-from extproc.cli.admin_port import whole
+from extproc.cli.admin_port import ADMIN, checked_url, open_url, whole
 from extproc.cli.explain_form import fault_of
-from extproc.cli.terminal import plain
+from extproc.cli.inputs import FILE
+from extproc.cli.terminal import plain, waiting
 from extproc.errors import KvsteerError
 
-_ADMIN = "http://127.0.0.1:9095"
 _COLD = "cold, since a snapshot does not hold the prefix index"
 #: Seconds a gateway may take: the largest bodies are read in a few hundred milliseconds.
 _DEADLINE = 10.0
-#: A host (IPv6 in brackets), perhaps a port, perhaps a path before the admin port's own; nothing else.
-_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?")
 #: Largest request and snapshot that are read, in bytes.
 _LARGEST = 256 * 2**20
 
@@ -36,29 +33,15 @@ class NoAnswer(KvsteerError):
         self.status = status
 
 
-def _opener() -> urllib.request.OpenerDirector:
-    """HTTP without redirects: a request's text must not go where whoever answers at a port says."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.HTTPDefaultErrorHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
-
-
-_open = _opener().open
-
-
 @click.command()
-@click.argument("request_file", metavar="[FILE]", default="-")
+@click.argument("request_file", type=FILE, metavar="[FILE]", default="-")
 @click.option("--path", default="/v1/chat/completions", show_default=True, help="The request's path.")
-@click.option("--admin", metavar="URL", help=f"Ask this gateway's admin port.  [default: {_ADMIN}]")
+@click.option("--admin", metavar="URL", help=f"Ask this gateway's admin port.  [default: {ADMIN}]")
 @click.option(
-    "--snapshot", metavar="FILE", help="Decide by a snapshot instead, saved with: curl -s URL/snapshot"
+    "--snapshot",
+    type=FILE,
+    metavar="FILE",
+    help="Decide by a snapshot instead, saved with: curl -s URL/snapshot",
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 def command(request_file: str, path: str, admin: str | None, snapshot: str | None, as_json: bool) -> None:
@@ -66,14 +49,11 @@ def command(request_file: str, path: str, admin: str | None, snapshot: str | Non
 
     Asks a running gateway, which decides with what it knows now and charges nothing, or a snapshot of one, whose
     caches then count as cold. No text of the request is kept, logged or shown.
-
-    Exit status: 0 when it could be told, also that the request would be refused; 2 when an input is wrong; 1 when
-    the gateway does not answer.
     """
     try:
         if admin is not None and snapshot is not None:
             raise NoAnswer("--admin and --snapshot are both given; remove one")
-        url = _checked_url(_ADMIN if admin is None else admin)
+        url = checked_url(ADMIN if admin is None else admin)
         if not (path.isascii() and path.isprintable()):
             raise NoAnswer("--path holds characters that no path has")
         body = _read(request_file)
@@ -128,20 +108,11 @@ def _from_file(file: str, body: bytes, path: str) -> dict[str, Any]:
     return {"source": about} | explain(steering, body, path, 0.0)
 
 
-def _checked_url(url: str) -> str:
-    """`url` without a slash at its end. Raises NoAnswer for one that names no host to ask."""
-    match = _URL.fullmatch(url)
-    if match is None or int(match["port"] or 1) not in range(1, 65_536):
-        shown = ascii(url.rpartition("@")[2])  # never the part that may be a password
-        raise NoAnswer(f"--admin {shown} is no URL of an admin port; write for example {_ADMIN}")
-    return url.rstrip("/")
-
-
 def _from_gateway(url: str, body: bytes, path: str) -> dict[str, Any]:
     headers = {"x-explain-path": path, "content-type": "application/json"}
     request = urllib.request.Request(f"{url}/explain", body, headers)  # noqa: S310 - checked before
     try:
-        with _open(request, timeout=_DEADLINE) as answer:
+        with waiting(f"{url}, {_DEADLINE:g} s at most"), open_url(request, timeout=_DEADLINE) as answer:
             text = whole(answer, time.monotonic() + _DEADLINE, _LARGEST)
     except urllib.error.HTTPError as error:
         error.close()

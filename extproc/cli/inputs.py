@@ -5,11 +5,14 @@ import math
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from extproc.errors import KvsteerError
+
+#: A file's name; shells complete it. Whether it is there and can be used, each command says in its own words.
+FILE: Final = click.Path()
 
 
 class NotWritable(KvsteerError):

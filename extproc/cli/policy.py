@@ -9,7 +9,7 @@ from typing import Any
 import click
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
-from extproc.cli.inputs import Finite, me
+from extproc.cli.inputs import FILE, Finite, me
 from extproc.cli.policy_texts import (
     Effect,
     gateway_lines,
@@ -22,9 +22,9 @@ from extproc.cli.policy_texts import (
     tell_skipped,
     tell_unchanged,
 )
-from extproc.cli.terminal import console
+from extproc.cli.terminal import console, waiting
 from extproc.config import GatewaySettings, PolicySettings, PoolSettings, ShadowSettings, load
-from extproc.core.policies import check_policy, policy_settings
+from extproc.core.policies import POLICIES, check_policy, policy_settings
 from extproc.errors import ConfigError, KvsteerError
 from extproc.io.policy_store import Conflict, NotOurs, VersionStore
 from extproc.io.policy_versions import MOST_WHO, MOST_WHY, Chosen, Standing, Version
@@ -49,10 +49,12 @@ def command() -> None:
     """What a pool chooses by: see, change, put back; in running gateways, within a second.
 
     Changes are versions in Redis (docs/redis.md), each with who, when and why.
-
-    Exit status: 0 when done, 2 when refused (nothing was changed), 1 when Redis does not answer or a gateway can't
-    use the version.
     """
+
+
+def _policies(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """Policies whose name begins so, for the shell."""
+    return [name for name in POLICIES if name.startswith(begun)]
 
 
 def _shared(function: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +63,12 @@ def _shared(function: Callable[..., None]) -> Callable[..., None]:
     )
     function = click.option("--pool", help="The pool; needed when the configuration has several.")(function)
     return click.option(
-        "-c", "--config", "path", required=True, help="The gateways' configuration, for Redis and pools."
+        "-c",
+        "--config",
+        "path",
+        type=FILE,
+        required=True,
+        help="The gateways' configuration, for Redis and pools.",
     )(function)
 
 
@@ -109,7 +116,7 @@ def list_(path: str, pool: str | None, as_json: bool) -> None:
 
 
 @command.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=_policies)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @_changing
 def set_(name: str, settings: tuple[str, ...], **given: Any) -> None:
@@ -122,7 +129,7 @@ def set_(name: str, settings: tuple[str, ...], **given: Any) -> None:
 
 
 @command.command("shadow")
-@click.argument("name")
+@click.argument("name", shell_complete=_policies)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @_changing
 def shadow(name: str, settings: tuple[str, ...], **given: Any) -> None:
@@ -295,7 +302,8 @@ def _run(path: str, pool: str | None, work: Callable[[VersionStore, PoolSettings
         settings = load(path)
         named = _pool(settings, pool)
         _needs_redis(settings, path)
-        asyncio.run(_with_store(settings, named, work))
+        with waiting("Redis, or gateways that do not yet use it"):
+            asyncio.run(_with_store(settings, named, work))
     except (ConfigError, Refused) as error:
         click.echo(str(error), err=True)
         sys.exit(getattr(error, "status", 2))

@@ -7,31 +7,34 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from extproc.cli.admin_port import call, fail
+from extproc.cli.admin_port import ADMIN, BadUrl, call, checked_url, fail, open_url
 from extproc.cli.drain import seconds as seconds_of
-from extproc.cli.terminal import plain
+from extproc.cli.inputs import FILE, NotWritable, check_outputs
+from extproc.cli.terminal import plain, progress
 from extproc.sim.recorded import row_of
 
-_ADMIN = "http://127.0.0.1:9095"
 #: Seconds in which a gateway must say something: it ends by itself half a minute after the time is up.
 _SILENCE = 60.0
 #: Requests of a trace at most, and bytes of one line of a recording.
 _MOST = 1_000_000
 _LONGEST_LINE = 4 * 2**20
+#: Seconds between looks whether it is over.
+_LOOK = 0.25
 
 
 @click.command()
 @click.option(
     "--for", "span", required=True, metavar="TIME", help="How long, e.g. 90s, 10m, 1h; at most 24h."
 )
-@click.option("-o", "--output", required=True, metavar="FILE", help="The trace that is written.")
+@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="The trace that is written.")
 @click.option(
     "--admin", "admins", multiple=True, metavar="URL", help="Admin port of a gateway; may be repeated."
 )
@@ -41,64 +44,82 @@ def command(span: str, output: str, admins: tuple[str, ...], pool: str | None, a
     """Record requests of running gateways as a trace: when, how long, what prefixes they share; no text.
 
     Prompts are kept as hashes keyed with a word that is thrown away. Of several gateways, name each with --admin.
-
-    Exit status: 0; 1 when a gateway does not answer; 2 for wrong options, or when nothing came.
-
-    \b
-    kvsteer record --for 10m --output monday.jsonl
-    kvsteer simulate monday.jsonl --replicas 4 --policies charged_cost,round_robin
+    Ctrl-C ends it early, and what came is written.
     """
     seconds = seconds_of(span, "--for")
     if not 1 <= seconds <= 24 * 3600:
         fail(f"--for {span}: must be from 1s to 24h", 2)
-    urls = admins or (_ADMIN,)
+    try:
+        urls = [checked_url(admin) for admin in admins or (ADMIN,)]
+        check_outputs({"--output": Path(output)}, [])
+    except (BadUrl, NotWritable) as error:
+        fail(str(error), 2)
     engine = _engine(call(urls[0], "/snapshot", "pools"), pool)
-    rows, left_out = _gather(urls, seconds, pool)
+    recording = _Recording(urls, seconds, pool)
+    recording.run(quiet=as_json)
+    if recording.faults:
+        fail(plain("; ".join(recording.faults)), 1)
+    rows = sorted(recording.rows, key=lambda row: float(row["timestamp"]))
     if not rows:
         fail("no request came to its end in that time, so there is no trace", 2)
-    rows.sort(key=lambda row: float(row["timestamp"]))
     try:
         Path(output).write_text("".join(json.dumps(row) + "\n" for row in rows))
     except OSError as error:
         fail(f"--output {output}: can't be written: {error.strerror}", 2)
-    _tell(output, rows, left_out, engine, as_json)
+    _tell(output, rows, recording.left_out, engine, as_json)
 
 
-def _gather(urls: tuple[str, ...], seconds: float, pool: str | None) -> tuple[list[dict[str, Any]], int]:
-    """Rows of all gateways, and requests that were left out."""
-    rows: list[dict[str, Any]] = []
-    left_out: list[int] = []
-    faults: list[str] = []
-    key, began = secrets.token_bytes(16), time.monotonic()
+class _Recording:
+    """Rows of several gateways as they come, each followed by a thread of its own.
 
-    def follow(url: str) -> None:
-        late = time.monotonic() - began
+    Args:
+        urls: admin ports.
+        seconds: how long.
+        pool: requests of this pool alone; None for all.
+    """
+
+    def __init__(self, urls: Sequence[str], seconds: float, pool: str | None) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.left_out = 0
+        self.faults: list[str] = []
+        self._seconds, self._pool = seconds, pool
+        self._key, self._began = secrets.token_bytes(16), time.monotonic()
+        self._threads = [threading.Thread(target=self._follow, args=(url,), daemon=True) for url in urls]
+
+    def run(self, quiet: bool) -> None:
+        """Follow until the time is up, or until Ctrl-C, after which what came is kept."""
+        for thread in self._threads:
+            thread.start()
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        with progress(*columns, quiet=quiet) as bars:
+            bar = bars.add_task("", total=self._seconds)
+            try:
+                while any(thread.is_alive() for thread in self._threads):
+                    over = min(time.monotonic() - self._began, self._seconds)
+                    bars.update(bar, completed=over, description=f"{len(self.rows):,} requests")
+                    self._threads[-1].join(_LOOK)
+                    self._threads = [thread for thread in self._threads if thread.is_alive()]
+            except KeyboardInterrupt:
+                click.echo("interrupted; what came until now is written", err=True)
+
+    def _follow(self, url: str) -> None:
+        late = time.monotonic() - self._began
 
         def take(said: dict[str, Any]) -> None:
             if "left_out" in said:
-                left_out.append(int(said["left_out"]))
-            elif pool in (None, said["pool"]) and len(rows) < _MOST:
-                rows.append(row_of({**said, "at": said["at"] + late}, key))
+                self.left_out += int(said["left_out"])
+            elif self._pool in (None, said["pool"]) and len(self.rows) < _MOST:
+                self.rows.append(row_of({**said, "at": said["at"] + late}, self._key))
 
         try:
-            _read(f"{url.rstrip('/')}/record?seconds={seconds:g}", take)
+            _read(f"{url}/record?seconds={self._seconds:g}", take)
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-            faults.append(f"{url}: {_said(error)}")
-
-    threads = [threading.Thread(target=follow, args=(url,), daemon=True) for url in urls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        fail(plain("; ".join(faults)), 1)
-    return rows, sum(left_out)
+            self.faults.append(f"{url}: {_said(error)}")
 
 
 def _read(url: str, take: Callable[[dict[str, Any]], None]) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("is no URL; write for example http://127.0.0.1:9095")
-    with urllib.request.urlopen(url, timeout=_SILENCE) as answer:  # noqa: S310 - http(s) only, above
+    request = urllib.request.Request(url)  # noqa: S310 - http(s) only, checked before
+    with open_url(request, timeout=_SILENCE) as answer:
         while line := answer.readline(_LONGEST_LINE):
             if line.strip():
                 take(json.loads(line))
@@ -107,8 +128,9 @@ def _read(url: str, take: Callable[[dict[str, Any]], None]) -> None:
 def _said(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         try:
-            return str(json.loads(error.read(65536))["error"])[:1000]
-        except (ValueError, KeyError, TypeError):
+            with error:
+                return str(json.loads(error.read(65536))["error"])[:1000]
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
             return f"HTTP status {error.code}; is this a gateway's admin port, of this version?"
     return f"{getattr(error, 'reason', None) or error or type(error).__name__}"[:1000]
 

@@ -21,12 +21,6 @@ def command(admin: str, as_json: bool) -> None:
     """Show every replica: its state, headroom, load, cache and speeds.
 
     One that a drain's deadline removed is shown as removed until it is undrained, or gone from discovery.
-
-    Exit status: 0; 1 when no gateway answers.
-
-    \b
-    kvsteer replicas
-    kvsteer replicas --json | jq '.replicas[] | select(.excluded)'
     """
     answer = call(admin, "/replicas", "replicas")
     if as_json:

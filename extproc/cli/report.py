@@ -123,12 +123,6 @@ def command(**options: Any) -> None:
     Reads the engine's metrics as a gateway would, and sends what they say to every --gateway, or through --redis to
     all of them. Pools take it with telemetry: push or both. On SIGTERM, SIGINT or SIGHUP it says that the replica
     drains, and ends when the engine has nothing left to do; a second signal ends it at once.
-
-    Exit status: 0 after a stop; 2 when an option, token or certificate is wrong.
-
-    \b
-    kvsteer report 10.0.0.2:8000 --gateway http://10.0.1.1:9095 --gateway http://10.0.1.2:9095
-    kvsteer report 10.0.0.2:8000 --redis redis://10.0.1.9:6379/0 --register
     """
     if not options["gateways"] and not options["redis_url"]:
         raise click.UsageError("say where to report to: --gateway URL, --redis URL, or both")

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from extproc.cli.inputs import FILE
 from extproc.config import GatewaySettings, load
 from extproc.errors import ConfigError
 from extproc.workers import WORKER_REDIS, with_workers, worker_number, worker_settings
@@ -13,7 +14,12 @@ from extproc.workers import WORKER_REDIS, with_workers, worker_number, worker_se
 
 @click.command()
 @click.option(
-    "-c", "--config", "path", required=True, help="The configuration, a YAML file (docs/configuration.md)."
+    "-c",
+    "--config",
+    "path",
+    type=FILE,
+    required=True,
+    help="The configuration, a YAML file (docs/configuration.md).",
 )
 @click.option(
     "--workers",
@@ -29,8 +35,6 @@ def command(path: str, workers: int | None) -> None:
     With more than one worker, each listens on the next port after grpc.address, with an admin port of its own after
     admin.address; one that dies is started again. They share through redis.url, or through a Redis that is started
     for them and ends with them.
-
-    Exit status: 0 after a clean stop, 2 for a faulty configuration, 1 when an address can't be had.
     """
     worker = worker_number(os.environ)
     try:

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from extproc.cli.inputs import Finite, cannot_write, check_outputs
-from extproc.cli.terminal import counted
+from extproc.cli.terminal import console, counted, progress
 from extproc.core.waiting import RoomSettings
 from extproc.errors import KvsteerError
 from extproc.sim import texts
@@ -88,9 +88,7 @@ def command(**given: Any) -> None:
 
     The policies run in the same core as `kvsteer serve`. Time is virtual: an hour of traffic takes seconds. The
     first 10 % of arrivals are left out of the numbers. The same inputs and seeds give the same bytes.
-
-    Exit status: 0; 2 when an input or option is wrong, or an output can't be written; 1 when the simulation
-    contradicts itself. docs/simulator.md has the model and examples.
+    docs/simulator.md has the model.
     """
     try:
         plan = _plan(given)
@@ -222,21 +220,15 @@ def _title(plan: Plan) -> str:
 
 
 def _print(table: Any) -> None:
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:  # a pipe has no width; let every column have its own
-        console = Console(width=200)
-    console.print(table)
+    console().print(table)
 
 
 def _with_progress(plan: Plan) -> list[Result]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     total = min(int(plan.workload.facts["requests"]), plan.limit or sys.maxsize)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress(*columns) as bar:
         task = bar.add_task("", total=total)
         return compare(plan, _teller(bar, task))
 

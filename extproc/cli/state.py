@@ -10,14 +10,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from extproc.cli.admin_port import call, fail, json_option
+from extproc.cli.admin_port import ADMIN, call, fail, json_option
+from extproc.cli.inputs import FILE
 from extproc.cli.policy_texts import tell_skipped
 from extproc.cli.state_views import differences
-from extproc.cli.terminal import console, plain
+from extproc.cli.terminal import console, plain, waiting
 from extproc.config import load
 from extproc.errors import ConfigError
 
-_ADMIN = "http://127.0.0.1:9095"
 #: Columns of a table that no terminal bounds.
 _PIPED_WIDTH = 160
 #: Seconds between the two looks of --check: what differs in both is no news under way.
@@ -25,7 +25,9 @@ _LOOKS_APART = 1.0
 
 
 @click.command()
-@click.option("-c", "--config", "path", default="", help="A configuration: ask the Redis that it names.")
+@click.option(
+    "-c", "--config", "path", type=FILE, default="", help="A configuration: ask the Redis that it names."
+)
 @click.option(
     "--admin", "admins", multiple=True, metavar="URL", help="Admin port of a gateway; may be repeated."
 )
@@ -36,13 +38,6 @@ def command(path: str, admins: tuple[str, ...], check: bool, as_json: bool) -> N
 
     Without -c and --admin the gateway at 127.0.0.1:9095 is asked. With --check each view is compared with the first
     one, twice within a second, and what differs in both is printed.
-
-    Exit status: 0; 1 when Redis or a gateway does not answer; 2 for wrong options or a faulty configuration; 3 when
-    views differ.
-
-    \b
-    kvsteer state -c kvsteer.yaml
-    kvsteer state --check --admin http://10.0.0.8:9095 --admin http://10.0.0.9:9095
     """
     if check:
         _check(admins, as_json)
@@ -51,7 +46,7 @@ def command(path: str, admins: tuple[str, ...], check: bool, as_json: bool) -> N
     if path:
         answer |= _fleet(path)
     if admins or not path:
-        answer["views"] = [call(admin, "/state", "pools") for admin in admins or (_ADMIN,)]
+        answer["views"] = [call(admin, "/state", "pools") for admin in admins or (ADMIN,)]
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
@@ -98,7 +93,8 @@ def _fleet(path: str) -> dict[str, Any]:
     from extproc.io.redis_check import cause
 
     try:
-        return asyncio.run(read_fleet(settings))
+        with waiting(f"redis at {settings.place.shown()}"):
+            return asyncio.run(read_fleet(settings))
     except (RedisError, OSError) as error:
         fail(f"redis at {settings.place.shown()} can't be asked: {cause(error)}", 1)
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from extproc.cli.inputs import Finite
+from extproc.cli.terminal import progress
 from extproc.errors import KvsteerError
 from extproc.sim import texts
 from extproc.sim.bounds import FASTEST, MOST_REQUESTS, SLOWEST, shown
@@ -33,11 +34,24 @@ from extproc.sim.tune import OBJECTIVES, ROOM, SAME, Found, Settings, grid, sear
 )
 @click.option("--set", "sets", multiple=True, metavar="POLICY.KEY=V", help="What is set at present.")
 @click.option(
-    "--for", "objective", default="ttft_mean", show_default=True, type=click.Choice(list(OBJECTIVES))
+    "--for",
+    "objective",
+    default="ttft_mean",
+    show_default=True,
+    type=click.Choice(list(OBJECTIVES)),
+    help="What to make better.",
 )
-@click.option("--replicas", default=4, show_default=True, type=click.IntRange(1, MOST_REPLICAS))
+@click.option(
+    "--replicas", default=4, show_default=True, type=click.IntRange(1, MOST_REPLICAS), help="Equal replicas."
+)
 @click.option("--engine", default="", metavar="K=V,..", help="The replicas' settings, as for simulate.")
-@click.option("--gateways", default=1, show_default=True, type=click.IntRange(1, MOST_GATEWAYS))
+@click.option(
+    "--gateways",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, MOST_GATEWAYS),
+    help="Each with a core of its own.",
+)
 @click.option("--speed", default=1.0, show_default=True, type=Finite(SLOWEST, FASTEST), help="Arrivals.")
 @click.option("--limit", type=click.IntRange(1, MOST_REQUESTS), help="Only the first rows.")
 @click.option("--seeds", default="0,1,2", show_default=True, help="All of them are played in the last round.")
@@ -48,8 +62,6 @@ def command(**given: Any) -> None:
     Without --try, each setting is tried alone at half and at twice its default; with it, every combination of the
     values given. All are played on a part of the workload, the better third on more, the best on all of it and with
     every seed, beside the settings as they are. Nothing is changed anywhere: the report says what to change.
-
-    Exit status: 0; 2 when an input or option is wrong; 1 when the simulation contradicts itself.
     """
     try:
         plan = _plan(given)
@@ -86,11 +98,10 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 
 def _with_progress(plan: Plan, candidates: Sequence[Settings], objective: str) -> Found:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("requests played"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress(*columns) as bar:
         task = bar.add_task("")
 
         def tell(done: int, whole: int) -> None:

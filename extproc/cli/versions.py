@@ -15,10 +15,7 @@ from extproc.cli.terminal import console, plain
 
 @click.group()
 def command() -> None:
-    """Versions of models: see how each does, give them shares, go back; in running gateways, within a second.
-
-    Exit status: 0 when done, 1 when no gateway answers, 2 when refused (nothing was changed).
-    """
+    """Versions of models: see how each does, give them shares, go back; in running gateways, within a second."""
 
 
 @command.command("list")
@@ -44,11 +41,7 @@ def list_(admin: str, as_json: bool) -> None:
 @admin_option
 @json_option
 def set_(model: str, weights: tuple[str, ...], why: str, who: str | None, admin: str, as_json: bool) -> None:
-    """Give versions of MODEL (* for pools without models) new weights, in percent; the others share the rest.
-
-    \b
-    kvsteer versions set llama v2=5 --why "canary"
-    """
+    """Give versions of MODEL (* for pools without models) new weights, in percent; the others share the rest."""
     asked = {"model": model, "weights": ",".join(weights), "who": who or me(), "why": why}
     _tell(call(admin, f"/versions/set?{urlencode(asked)}", "versions", "POST"), as_json)
 

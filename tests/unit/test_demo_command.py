@@ -1,5 +1,6 @@
 """What kvsteer demo prints, and when; its stack of processes is played here (tests/integration has the real one)."""
 
+import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -59,7 +60,7 @@ def test_the_table_comes_before_the_wait_of_keep(monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(demo.command, ["--keep"])
     assert result.exit_code == 0, result.output
     places = [
-        result.stdout.index(words)
+        result.output.index(words)
         for words in (
             "TTFT mean",
             "2.0 times shorter",
@@ -79,3 +80,14 @@ def test_without_keep_it_ends_after_the_table(played: list[str]) -> None:
     assert "TTFT mean" in result.stdout
     assert "curl" not in result.stdout
     assert played[-1] == "close charged_cost"
+
+
+def test_standard_output_has_the_result_alone() -> None:
+    result = CliRunner().invoke(demo.command, ["--json"])
+    said = json.loads(result.stdout)
+    assert said["ahead"] is True
+    assert [(run["policy"], run["hit_share"], run["ttft_mean"]) for run in said["runs"]] == [
+        ("round_robin", 0.4, 0.2),
+        ("charged_cost", 0.8, 0.1),
+    ]
+    assert "starting Redis" in result.stderr

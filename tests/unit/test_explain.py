@@ -488,7 +488,7 @@ EXPLAINED = {
 
 def answered(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     """A gateway's admin port that answers this."""
-    monkeypatch.setattr("extproc.cli.explain._open", lambda *_, **__: io.BytesIO(said))
+    monkeypatch.setattr("extproc.cli.explain.open_url", lambda *_, **__: io.BytesIO(said))
 
 
 def test_whatever_an_admin_port_answers_it_is_shown_or_told(
@@ -557,6 +557,6 @@ def test_an_answer_that_does_not_end_is_given_up_at_the_deadline(
         def read1(self, _size: int | None = -1, /) -> bytes:
             return b" "
 
-    monkeypatch.setattr("extproc.cli.explain._open", lambda *_, **__: Endless())
+    monkeypatch.setattr("extproc.cli.explain.open_url", lambda *_, **__: Endless())
     monkeypatch.setattr("extproc.cli.explain._DEADLINE", 0.05)
     assert_told(CliRunner().invoke(main, ["explain", files[0]]), 1, "the answer does not end")
