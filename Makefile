@@ -8,7 +8,7 @@ ONLY   ?=
 # Tests start hundreds of processes: what Python compiled once is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types unit properties integration faults fuzz soak guarantees site bench lock clean protos
+.PHONY: help demo test lint types unit properties integration faults fuzz soak guarantees docs bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -55,10 +55,10 @@ soak: $(STAMP)   ## an hour's soak in ten minutes: is memory flat, in gateways a
 guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
 	@KVSTEER_PATIENCE=1 $(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
 
-site: $(STAMP)   ## the documentation as a site in build/site, its links checked; installs mkdocs
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check mkdocs==1.6.1
-	@$(BIN)/mkdocs build --strict --quiet
-	@cp build/site/quickstart.html build/site/index.html
+# Not --quiet, with which mkdocs does not count its warnings.
+docs: $(STAMP)   ## the documentation as a site in build/site, every link and anchor checked
+	@$(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
 
 bench: $(STAMP)  ## the benchmarks of docs/performance.md
 	@$(BIN)/python -m benchmarks.decision
@@ -67,7 +67,7 @@ bench: $(STAMP)  ## the benchmarks of docs/performance.md
 	@$(BIN)/python -m benchmarks.reading
 
 lock:            ## refresh requirements.lock from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --all-extras --group dev --no-annotate --no-header --upgrade -o requirements.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --all-extras --group dev --group docs --no-annotate --no-header --upgrade -o requirements.lock
 	@sed -i '1i # The exact versions kvsteer is developed, tested and demonstrated with. Made by `make lock`; install with pip --require-hashes.' requirements.lock
 
 protos: $(STAMP) ## compile protos/ into extproc/pb/
