@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import PluginError
@@ -23,6 +24,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_site_is_built_without_a_warning_and_every_link_leads_somewhere(site: Path) -> None:
     assert site_faults(site) == []
+
+
+def test_every_page_of_docs_has_its_place_in_the_menu() -> None:
+    home, *parts = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert home == {"kvsteer": "index.md"}
+    placed = [page for part in parts for pages in part.values() for page in pages]
+    written = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert sorted(page for page in placed if not page.startswith("tree/")) == written
 
 
 def test_the_readme_comes_first_and_what_is_linked_outside_docs_comes_along(site: Path) -> None:

@@ -85,9 +85,3 @@ def test_the_hpa_asks_for_the_metric_that_the_adapter_serves_and_both_scalers_ag
     assert keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["behavior"]
     assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (hpa["minReplicas"], hpa["maxReplicas"])
     assert keda["scaleTargetRef"]["name"] == hpa["scaleTargetRef"]["name"]
-
-
-def test_every_page_has_its_place_in_the_site() -> None:
-    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    placed = [page for part in nav for pages in part.values() for page in pages]
-    assert sorted(placed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
