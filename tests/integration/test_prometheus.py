@@ -27,6 +27,7 @@ from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import until
 from tests.integration.patience import patient
 from tests.integration.prometheus_server import Played, PrometheusServer, quick_rules
+from tests.runbooks import queries
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="Prometheus is not installed (package prometheus)"
@@ -390,6 +391,28 @@ def test_every_query_of_every_dashboard_returns_data(world: World) -> None:
     with contextlib.suppress(pytest.fail.Exception):
         until(all_show_something, 20, "data")
     assert empty == []
+
+
+#: Words of queries in runbooks that show something only while something is wrong, or where a pool has versions.
+FAULTS = (
+    "_excluded", "_slow == 1", "_scale < 1", "_up == 0", "_version_", "status!=", "reject", "_ledger_tokens and",
+    "steered", "_refused",
+)  # fmt: skip
+
+
+def test_every_query_of_the_runbooks_is_understood_and_shows_what_there_is(world: World) -> None:
+    missing: list[str] = []
+
+    def all_show_something() -> bool:
+        shown = {query: world.prometheus.query(query) for _, query in queries()}  # a faulty one raises
+        missing[:] = [
+            query for query, found in shown.items() if not found and not any(word in query for word in FAULTS)
+        ]
+        return not missing
+
+    with contextlib.suppress(pytest.fail.Exception):
+        until(all_show_something, 20, "data")
+    assert missing == []
 
 
 def test_every_alert_is_brought_about_here(world: World) -> None:
