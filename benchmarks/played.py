@@ -28,7 +28,10 @@ class Played(Stack):
 
     def start_engines(self) -> None:
         """Addresses only; Envoy is behind all of them."""
-        self.replicas = [f"127.0.0.{number + 1}:{self.upstream}" for number in range(self.settings.replicas)]
+        self.replicas = [
+            f"127.0.{number // 250}.{number % 250 + 1}:{self.upstream}"
+            for number in range(self.settings.replicas)
+        ]
 
     def start_envoy(self) -> None:
         """The generated bootstrap, and a listener that plays the replicas."""

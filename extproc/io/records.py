@@ -93,22 +93,20 @@ class Records:
     def last(self, count: int) -> list[dict[str, Any]]:
         """The newest `count` records, newest first, ready for JSON."""
         newest = list(self._ring)[-count:] if count > 0 else []
-        return [_readable(kept) for kept in reversed(newest)]
+        return [readable(kept) for kept in reversed(newest)]
 
     def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
         """The newest `most` as they are kept, newest first, each with its number."""
         return zip(range(self.count, self.count - most, -1), reversed(self._ring), strict=False)
 
-    def numbered(self, number: int) -> tuple[Kept, dict[str, Any]] | None:
-        """A record as it is kept and ready for JSON; None when it is not kept any more."""
+    def numbered(self, number: int) -> Kept | None:
+        """A record as it is kept; None when it is not kept any more."""
         place = len(self._ring) - 1 - (self.count - number)
-        if not 0 <= place < len(self._ring):
-            return None
-        kept = self._ring[place]
-        return kept, _readable(kept)
+        return self._ring[place] if 0 <= place < len(self._ring) else None
 
 
-def _readable(kept: Kept) -> dict[str, Any]:
+def readable(kept: Kept) -> dict[str, Any]:
+    """All of a record, ready for JSON."""
     exchange, at, seconds, (policy, version, shared), state = kept
     decision = exchange.decision
     assert decision is not None

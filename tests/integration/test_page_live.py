@@ -135,16 +135,16 @@ async def test_the_fleet_is_shown_with_each_replica_opened_by_the_keyboard(world
 
 async def test_traffic_has_times_to_first_token_and_hits(world: World) -> None:
     await world.view("traffic")
-    await world.browser.until("document.querySelectorAll('#traffic figure').length === 5")
+    await world.browser.until("document.querySelectorAll('#traffic figure').length === 6")
     labels = await world.browser.run("[...document.querySelectorAll('#traffic svg')].map((s) => s.ariaLabel)")
     assert [label.partition(":")[0] for label in labels] == [
         "Decisions", "Time to first token", "Prompt tokens found in caches",
-        "Held by late binding, queued by admission", "Refused",
+        "Open", "Waiting", "Refused",
     ]  # fmt: skip
     await world.browser.until(  # a page that comes later is told of the minutes before it came
-        "new Promise((told) => { const stream = new EventSource('/page/events'); stream.onmessage = (event) => {"
-        " stream.close(); const points = JSON.parse(event.data).history; told(['ttft', 'hit', 'decisions']"
-        ".every((name) => points.some((point) => point[name] > 0))); }; })"
+        "new Promise((told) => { const stream = new EventSource('/page/events');"
+        " stream.addEventListener('news', (event) => { stream.close(); const points = JSON.parse(event.data).history; told(['ttft', 'hit', 'decisions']"
+        ".every((name) => points.some((point) => point[name] > 0))); }); })"
     )
     await world.picture("traffic")
 

@@ -1,6 +1,8 @@
 """The live page's server side: what it is told, decisions in a table and opened, open pages that are bounded."""
 
+import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,15 +22,17 @@ from extproc.errors import ConfigError
 from extproc.io import clock
 from extproc.io.metrics import Metrics
 from extproc.io.page import build as live_page
-from extproc.io.page import events
-from extproc.io.page.choices import Filter, opened, table
+from extproc.io.page import events, fleet
+from extproc.io.page.choices import Filter, found, opened
 from extproc.io.page.files import POLICY, Files
-from extproc.io.page.fleet import flights_of, rows_of
+from extproc.io.page.fleet import Fleet, Others, flights_of, pieces_of
 from extproc.io.page.history import History
 from extproc.io.page.key import OrderKey
 from extproc.io.page.orders import FilePolicies
 from extproc.io.page.page import Page
 from extproc.io.page.policy_desk import _numbers
+from extproc.io.page.sample import A_SECOND, SIZE, Sample
+from extproc.io.records import Kept, Records
 from tests.unit.test_records import World
 
 
@@ -58,11 +62,21 @@ class Live(World):
         await runner.cleanup()
 
 
-async def message(answer: aiohttp.ClientResponse) -> Any:
-    """The next message of a stream of events."""
-    while not (line := await answer.content.readline()).startswith(b"data: "):
+async def message(answer: aiohttp.ClientResponse, kind: str = "news") -> Any:
+    """The next message of this kind in a stream of events."""
+    while (line := await answer.content.readline()) != b"event: %b\n" % kind.encode():
         assert line, "the stream ended"
-    return orjson.loads(line[6:])
+    return orjson.loads((await answer.content.readline()).removeprefix(b"data: "))
+
+
+async def rows_of(live: Live, others: Others = dict) -> list[dict[str, Any]]:
+    return [row async for piece in pieces_of(live.steering.pools, others, 1.0) for row in piece]
+
+
+def dealt(live: Live, number: int) -> Kept:
+    kept = live.records.numbered(number)
+    assert kept is not None
+    return kept
 
 
 # -- the files ---------------------------------------------------------------------------------------------
@@ -95,7 +109,7 @@ def test_nothing_of_the_page_is_inline_of_elsewhere_or_put_in_as_markup() -> Non
 
 async def test_a_replica_is_shown_with_unknown_numbers_as_unknown() -> None:
     live = Live()
-    row, _ = await rows_of(live.steering.pools, dict, 1.0)
+    row, _ = await rows_of(live)
     for name in ("running", "waiting", "kv", "headroom", "age"):
         assert row[name] is None, name
     assert row["state"] == live.pool.replicas[0].life.state
@@ -107,50 +121,81 @@ async def test_requests_in_flight_are_told_apart_by_gateway() -> None:
     first, second = live.pool.replicas
     flights = {"gw-1": [first, first, None], "gw-2": [second]}
     assert flights_of(flights) == {id(first): {"gw-1": 2}, id(second): {"gw-2": 1}}
-    rows = await rows_of(live.steering.pools, lambda: flights, 1.0)
+    rows = await rows_of(live, lambda: flights)
     assert [row["others"] for row in rows] == [{"gw-1": 2}, {"gw-2": 1}]
 
 
 # -- decisions ---------------------------------------------------------------------------------------------
 
 
-def test_the_table_is_newest_first_and_keeps_to_its_filters() -> None:
+async def test_the_table_is_newest_first_and_keeps_to_its_filters() -> None:
     live = Live()
+    sample = Sample(live.records)
     for now in (1.0, 1.1, 1.2):
         live.decide(now)
-    rows = table(live.records, Filter(), 2)
-    assert [row["number"] for row in rows] == [3, 2]
-    address = rows[0]["replica"]
-    assert all(row["replica"] == address for row in table(live.records, Filter(replica=address), 10))
-    assert table(live.records, Filter(pool="no such"), 10) == []
-    assert table(live.records, Filter(reason="no such"), 10) == []
-    assert len(table(live.records, Filter(reason=rows[0]["reason"]), 10)) == 3
-    assert table(live.records, Filter(text="no such id"), 10) == []
+    sample.tick()
+    rows = await found(live.records, sample, Filter())
+    assert [row["number"] for row in rows] == [3, 2, 1]
+    address, reason = rows[0]["replica"], rows[0]["reason"]
+    assert {row["replica"] for row in await found(live.records, sample, Filter(replica=address))} == {address}
+    assert await found(live.records, sample, Filter(pool="no such")) == []
+    assert await found(live.records, sample, Filter(reason="no such")) == []
+    assert len(await found(live.records, sample, Filter(reason=reason))) == 3
+    assert await found(live.records, sample, Filter(text="no such id")) == []
+
+
+def test_of_many_decisions_a_second_a_few_are_taken_spread_over_it() -> None:
+    live = Live()
+    live.records = Records(1000)
+    sample = Sample(live.records)
+    for number in range(200):
+        live.decide(1.0 + number / 1000)
+    sample.tick()
+    assert [number for number, _ in sample.newest(100)] == list(range(200, 0, -10))
+    exchange = dealt(live, 1)[0]
+    for _ in range(2 * SIZE // A_SECOND):
+        for _ in range(5 * A_SECOND):
+            live.records.settled(exchange, 0.0)
+        sample.tick()
+    assert len(sample.newest(10_000)) == SIZE
+
+
+async def test_what_is_in_the_sample_is_found_and_opened_after_it_is_forgotten_elsewhere() -> None:
+    live = Live()
+    live.decide(1.0)
+    await live.page.tick()
+    decision = dealt(live, 1)[0].decision
+    assert decision is not None
+    for now in range(12):  # ten are kept
+        live.decide(2.0 + now)
+    assert live.records.numbered(1) is None
+    async with live.served() as session:
+        async with session.get("/page/decisions", params={"reason": decision.reason}) as answer:
+            assert 1 in [row["number"] for row in (await answer.json())["decisions"]]
+        async with session.get("/page/decisions/1") as answer:
+            assert (await answer.json())["number"] == 1
+        async with session.get("/page/decisions/2") as answer:
+            assert answer.status == 404  # in neither: no turn came while it was kept
 
 
 def test_a_decision_is_found_by_its_number_until_it_is_forgotten() -> None:
     live = Live()
     for now in range(12):  # ten are kept
         live.decide(float(now))
-    assert opened(live.records, 2) is None
-    assert opened(live.records, 13) is None
-    assert opened(live.records, 0) is None
-    found = opened(live.records, 3)
-    assert found is not None
-    assert found["number"] == 3
-    newest = opened(live.records, 12)
-    assert newest is not None
-    assert newest["at"] >= found["at"]
+    for gone in (2, 13, 0):
+        assert live.records.numbered(gone) is None
+    oldest, newest = (opened(dealt(live, number), number) for number in (3, 12))
+    assert (oldest["number"], newest["number"]) == (3, 12)
+    assert newest["at"] >= oldest["at"]
 
 
 def test_the_bars_of_a_candidate_add_up_to_its_score_in_seconds() -> None:
     live = Live()
     live.decide(1.0)
-    found = opened(live.records, 1)
-    assert found is not None
-    assert found["in_seconds"]
-    assert len(found["candidates"]) == 2
-    for row in found["candidates"]:
+    whole = opened(dealt(live, 1), 1)
+    assert whole["in_seconds"]
+    assert len(whole["candidates"]) == 2
+    for row in whole["candidates"]:
         bar = row["bar"]
         assert bar["ahead"] + bar["uncached"] + bar["rest"] == pytest.approx(row["score"])
 
@@ -161,7 +206,7 @@ def test_the_bars_of_a_candidate_add_up_to_its_score_in_seconds() -> None:
 def test_a_point_has_rates_and_what_ended_since_the_last_one() -> None:
     live, now = Live(), [100.0]
     outcomes: dict[tuple[str, ...], float] = {}
-    history = History(live.records, lambda: outcomes, lambda: (2, 1), lambda: now[0])
+    history = History(live.records, lambda: outcomes, lambda: (7, 2, 1), lambda: now[0])
     for at in (1.0, 1.1, 1.2, 1.3):
         live.decide(at)
     outcomes["unknown_model", ""] = 6.0
@@ -169,7 +214,7 @@ def test_a_point_has_rates_and_what_ended_since_the_last_one() -> None:
     now[0] = 102.0
     history.tick()
     point = history.points[-1]
-    assert (point["decisions"], point["held"], point["queued"]) == (2.0, 2, 1)
+    assert (point["decisions"], point["open"], point["held"], point["queued"]) == (2.0, 7, 2, 1)
     assert point["refused"] == {"unknown_model": 3.0}
     assert (point["ttft"], point["hit"]) == (None, None)  # unknown, as nothing ended yet
     _, kept = next(iter(live.records.newest(1)))
@@ -192,17 +237,43 @@ def test_a_point_has_rates_and_what_ended_since_the_last_one() -> None:
 async def test_a_page_is_greeted_with_the_last_minutes_and_then_told_what_is_new() -> None:
     live = Live()
     live.decide(clock.monotonic())
+    await live.page.tick()
     async with live.served() as session, session.get("/page/events") as answer:
         hello = await message(answer)
         assert hello["gateway"] == "gw-0"
-        assert hello["history"] == []
+        assert len(hello["history"]) == 1
         assert [row["number"] for row in hello["decisions"]] == [1]
+        all_of_them = await message(answer, "fleet")
+        assert [row["replica"] for row in all_of_them] == [r.address for r in live.pool.replicas]
         live.decide(clock.monotonic())
         await live.page.tick()
         news = await message(answer)
         assert "history" not in news
         assert news["count"] == 2
         assert news["point"] is not None
+
+
+async def test_a_large_fleet_is_told_of_more_rarely_and_once_for_all_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet, "_PER_SECOND", 1)  # as if each replica were 250
+    monkeypatch.setattr(fleet, "_PIECE", 1)
+    live, now = Live(), [10.0]
+    told = Fleet(live.steering.pools, dict, lambda: now[0])
+    assert told.pause == 3.0
+    first = await told.text()
+    assert len(orjson.loads(first)) == 2
+    now[0] = 12.0
+    assert not told.is_due
+    assert await told.text() is first
+    now[0] = 12.5
+    assert told.is_due
+    both = await asyncio.gather(told.text(), told.text())
+    assert both[0] is both[1] is not first
+
+
+async def test_a_fleet_of_nobody_is_a_list_of_nobody() -> None:
+    assert await Fleet([], dict, lambda: 1.0).text() == b"[]"
 
 
 async def test_so_many_pages_are_open_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +287,47 @@ async def test_so_many_pages_are_open_and_no_more(monkeypatch: pytest.MonkeyPatc
         assert len(live.page.events) <= 1
 
 
+async def test_a_page_that_reads_slowly_misses_messages_and_gets_the_newest_of_each_kind() -> None:
+    page = events._Reader()
+    page.give({"news": b"1", "fleet": b"a"})
+    assert await page.next() == b"1"
+    page.give({"news": b"2"})
+    page.give({"news": b"3"})
+    assert [await page.next(), await page.next()] == [b"a", b"3"]
+    page.end()
+    assert await page.next() is None
+
+
+async def test_a_page_that_does_not_read_is_let_go_and_nothing_is_kept_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "_DEADLINE", 0.2)
+
+    async def much() -> dict[str, bytes]:
+        return {"news": b"x" * 4_000_000}  # more than buffers of the network take
+
+    stream = events.Events(much, much)
+    app = web.Application()
+    app.add_routes([web.get("/page/events", stream.answer)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=60.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = runner.addresses[0]
+    with socket.create_connection(address[:2]) as deaf:
+        deaf.sendall(b"GET /page/events HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(60):
+            while not stream:
+                await asyncio.sleep(0.01)
+            while stream:
+                await stream.turn()
+                await asyncio.sleep(0.01)
+            while runner.server is not None and runner.server.connections:
+                await asyncio.sleep(0.01)  # its connection is gone too, with all that it had not taken
+    await runner.cleanup()
+
+
 async def test_nothing_is_worked_out_while_nobody_looks() -> None:
-    async def never() -> dict[str, Any]:
+    async def never() -> dict[str, bytes]:
         raise AssertionError
 
     await events.Events(never, never).turn()

@@ -31,9 +31,10 @@ def build(
 ) -> Page:
     """Put it together; arguments as `Sources` has them."""
 
-    def waiting() -> tuple[int, int]:
+    def waiting() -> tuple[int, int, int]:
         held = sum(hall.room.own for hall in steering.holding.halls.values())
-        return held, sum(len(side.gate.queue) for side in admission.sides) if admission is not None else 0
+        queued = sum(len(side.gate.queue) for side in admission.sides) if admission is not None else 0
+        return streams(), held, queued
 
     def others() -> Mapping[str, Iterable[Replica | None]]:
         peers = sharing.shared.peers.values() if sharing is not None else ()

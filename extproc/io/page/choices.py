@@ -1,14 +1,18 @@
 """Decisions for the page: rows of a table, by filters, and one of them with everything that is kept of it."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from extproc.core.cost import prefill_work
 from extproc.core.decide import Decision
-from extproc.io.records import Kept, Records
+from extproc.io.page.sample import Sample
+from extproc.io.records import Kept, Records, readable
 
-#: Records that one look goes through at most, so that a filter nothing fits holds up nobody.
+#: Records that one look goes through at most, and before others have their turn on the event loop: a filter that
+#: nothing fits holds up nobody.
 _LOOKED: Final = 20_000
+_PIECE: Final = 1000
 #: Rows of one answer at most.
 MOST: Final = 200
 
@@ -39,15 +43,28 @@ class Filter(NamedTuple):
         )
 
 
-def table(records: Records, wanted: Filter, most: int) -> list[dict[str, Any]]:
-    """The newest `most` rows that fit, newest first, ready for JSON."""
-    rows: list[dict[str, Any]] = []
-    for number, kept in records.newest(_LOOKED):
-        if len(rows) >= min(most, MOST):
+async def found(records: Records, sample: Sample, wanted: Filter) -> list[dict[str, Any]]:
+    """The newest rows that fit, newest first, ready for JSON: of all that is kept, and of the sample beyond it.
+
+    Without a filter the sample's alone, as the newest of many are all still running.
+    """
+    if not any(wanted):
+        return rows(sample.newest(MOST))
+    fit: list[tuple[int, Kept]] = []
+    looked = list(records.newest(_LOOKED))
+    oldest = looked[-1][0] if looked else 0
+    looked += [row for row in sample.newest(MOST) if row[0] < oldest]
+    for start in range(0, len(looked), _PIECE):
+        fit += (row for row in looked[start : start + _PIECE] if wanted.takes(row[1]))
+        if len(fit) >= MOST:
             break
-        if wanted.takes(kept):
-            rows.append(row_of(number, kept))
-    return rows
+        await asyncio.sleep(0)
+    return rows(fit[:MOST])
+
+
+def rows(kept: Iterable[tuple[int, Kept]]) -> list[dict[str, Any]]:
+    """Rows of the table."""
+    return [row_of(number, record) for number, record in kept if record[0].decision is not None]
 
 
 def row_of(number: int, kept: Kept) -> dict[str, Any]:
@@ -78,14 +95,12 @@ def row_of(number: int, kept: Kept) -> dict[str, Any]:
     }
 
 
-def opened(records: Records, number: int) -> dict[str, Any] | None:
-    """Everything of one decision, with the seconds that each candidate was charged; None when it is not kept."""
-    found = records.numbered(number)
-    if found is None or found[0][0].decision is None:
-        return None
-    decision = found[0][0].decision
+def opened(kept: Kept, number: int) -> dict[str, Any]:
+    """Everything of one decision, with the seconds that each candidate was charged, ready for JSON."""
+    decision = kept[0].decision
+    assert decision is not None
     bars = _bars(decision)
-    whole = found[1]
+    whole = readable(kept)
     for row, bar in zip(whole["candidates"], bars, strict=False):
         row["bar"] = bar
     return {

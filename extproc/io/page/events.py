@@ -1,14 +1,13 @@
 """Server-sent events: what changed, to so many open pages, each as fast as it reads.
 
-One message is made for all of them, and only while somebody looks. A page that reads slowly misses messages and gets
-the newest; one that does not read at all is let go.
+One message of a kind is made for all of them, and only while somebody looks. A page that reads slowly misses messages
+and gets the newest of each kind; one that does not read at all is let go.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
-import orjson
 from aiohttp import web
 
 #: Open pages at most.
@@ -17,6 +16,9 @@ PAGES: Final = 16
 _DEADLINE: Final = 10.0
 #: Seconds after which a page that was turned away, or cut off, comes again.
 _AGAIN_MS: Final = 2000
+
+#: What is told: by kind of message, in the order in which they go, JSON in one line.
+Told = Mapping[str, bytes]
 
 
 class Events:
@@ -27,9 +29,7 @@ class Events:
         news: what all are told at each turn.
     """
 
-    def __init__(
-        self, greet: Callable[[], Awaitable[dict[str, Any]]], news: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> None:
+    def __init__(self, greet: Callable[[], Awaitable[Told]], news: Callable[[], Awaitable[Told]]) -> None:
         self._greet = greet
         self._news = news
         self._pages: set[_Reader] = set()
@@ -42,15 +42,15 @@ class Events:
     async def turn(self) -> None:
         """Tell everybody; does nothing while nobody listens."""
         if self._pages:
-            message = _message(await self._news())
+            messages = _messages(await self._news())
             for page in self._pages:
-                page.give(message)
+                page.give(messages)
 
     def close(self) -> None:
         """End all of them."""
         self._closed = True
         for page in self._pages:
-            page.give(None)
+            page.end()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """A page that listens until it goes."""
@@ -70,35 +70,46 @@ class Events:
         try:
             await response.prepare(request)
             await response.write(b"retry: %d\n\n" % _AGAIN_MS)
-            page.give(_message(await self._greet()))
+            page.give(_messages(await self._greet()))
             while (message := await page.next()) is not None:
                 async with asyncio.timeout(_DEADLINE):
                     await response.write(message)
-        except (ConnectionError, TimeoutError):
-            pass  # it is gone, or as good as gone
+        except ConnectionError:
+            pass  # it is gone
+        except TimeoutError:
+            # As good as gone. To end the answer would be to wait for it once more, and to keep what it never took.
+            if request.transport is not None:
+                request.transport.abort()
         finally:
             self._pages.discard(page)
         return response
 
 
 class _Reader:
-    """One page: the newest message that it has not taken."""
+    """One page: the newest messages that it has not taken, one of a kind."""
 
     def __init__(self) -> None:
-        self._message: bytes | None = None
+        self._messages: dict[str, bytes] = {}
+        self._ended = False
         self._fresh = asyncio.Event()
 
-    def give(self, message: bytes | None) -> None:
-        """Here is a newer one; None is the end."""
-        self._message = message
+    def give(self, messages: Mapping[str, bytes]) -> None:
+        """Here are newer ones."""
+        self._messages.update(messages)
+        self._fresh.set()
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._ended = True
         self._fresh.set()
 
     async def next(self) -> bytes | None:
-        """Wait for one."""
-        await self._fresh.wait()
-        self._fresh.clear()
-        return self._message
+        """Wait for one; None is the end."""
+        while not self._messages and not self._ended:
+            self._fresh.clear()
+            await self._fresh.wait()
+        return None if self._ended else self._messages.pop(next(iter(self._messages)))
 
 
-def _message(data: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
+def _messages(told: Told) -> dict[str, bytes]:
+    return {kind: b"event: %b\ndata: %b\n\n" % (kind.encode(), text) for kind, text in told.items()}

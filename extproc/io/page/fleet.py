@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final
+
+import orjson
 
 from extproc.core.fleet import Replica
 from extproc.core.policies.charged_cost import ChargedCost, backlogs_of
@@ -13,20 +15,60 @@ from extproc.io.beliefs import cache_of
 #: Replicas described before others have their turn on the event loop; one takes about 15 us.
 _PIECE: Final = 50
 
+#: Replicas for which a second is added between two tellings: 500 are told of every three seconds.
+_PER_SECOND: Final = 250
+
 #: Requests of other gateways: gateway -> the replicas they are on.
 Others = Callable[[], Mapping[str, Iterable[Replica | None]]]
 
 
-async def rows_of(pools: Iterable[Pool], others: Others, now: float) -> list[dict[str, Any]]:
-    """Every replica of every pool, ready for JSON. `now` in the core's clock."""
+class Fleet:
+    """The fleet as open pages are told of it: worked out once for all of them, and the rarer the larger it is.
+
+    Args:
+        pools: of this gateway.
+        others: what other gateways have in flight.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, pools: list[Pool], others: Others, clock: Callable[[], float]) -> None:
+        self._pools = pools
+        self._others = others
+        self._clock = clock
+        self._at = float("-inf")
+        self._text = b"[]"
+        self._working = asyncio.Lock()
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which what was told is good enough: one, and another for every 250 replicas."""
+        return 1.0 + sum(len(pool.replicas) for pool in self._pools) // _PER_SECOND
+
+    @property
+    def is_due(self) -> bool:
+        """Whether what was told is older than that; half a second early, as turns come once a second."""
+        return self._clock() - self._at >= self.pause - 0.5
+
+    async def text(self) -> bytes:
+        """Every replica as JSON, worked out when it is due."""
+        async with self._working:
+            if self.is_due:
+                now = self._at = self._clock()
+                pieces = [
+                    orjson.dumps(piece)[1:-1] async for piece in pieces_of(self._pools, self._others, now)
+                ]
+                self._text = b"[%b]" % b",".join(pieces)
+        return self._text
+
+
+async def pieces_of(pools: Iterable[Pool], others: Others, now: float) -> AsyncIterator[list[dict[str, Any]]]:
+    """Every replica of every pool, ready for JSON, some at a time. `now` in the core's clock."""
     flights = flights_of(others())
-    rows = []
     for pool in pools:
         replicas = pool.replicas
         for start in range(0, len(replicas), _PIECE):
-            rows += _rows(pool, replicas[start : start + _PIECE], flights, now)
+            yield _rows(pool, replicas[start : start + _PIECE], flights, now)
             await asyncio.sleep(0)
-    return rows
 
 
 def flights_of(others: Mapping[str, Iterable[Replica | None]]) -> dict[int, Counter[str]]:

@@ -24,8 +24,8 @@ _PATIENCE: Final = 120
 #: How exchanges that were sent nowhere were dealt with.
 _REFUSALS: Final = frozenset({NO_CANDIDATE, BAD_REQUEST, TOO_LARGE, UNKNOWN_MODEL, NOT_ADMITTED})
 
-#: Requests waiting now for a replica (late binding) and for room (admission).
-Waiting = Callable[[], tuple[int, int]]
+#: Requests that are open now, that wait for a replica (late binding), and that wait for room (admission).
+Waiting = Callable[[], tuple[int, int, int]]
 
 
 class History:
@@ -62,12 +62,13 @@ class History:
         fresh = self._records.count - self._seen
         self._follow(fresh, at)
         self._at, self._seen = at, self._records.count
-        held, queued = self._waiting()
+        is_open, held, queued = self._waiting()
         self.points.append(
             {
                 "at": round(at, 1),
                 "decisions": round(fresh / spent, 1),
                 "refused": {why: round(n / spent, 2) for why, n in self._refused().items()},
+                "open": is_open,
                 "held": held,
                 "queued": queued,
                 **self._ended(at),

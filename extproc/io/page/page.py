@@ -1,5 +1,6 @@
 """The live page put together: its routes on the admin port, and what it is told each second."""
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,17 +12,18 @@ from extproc import __version__
 from extproc.core.pool import Pool
 from extproc.io import clock
 from extproc.io.admission import Admission
-from extproc.io.page.choices import MOST, Filter, opened, table
-from extproc.io.page.events import Events
+from extproc.io.page.choices import Filter, found, opened, rows
+from extproc.io.page.events import Events, Told
 from extproc.io.page.files import Files
-from extproc.io.page.fleet import Others, rows_of
+from extproc.io.page.fleet import Fleet, Others
 from extproc.io.page.history import History
+from extproc.io.page.sample import A_SECOND, Sample
 from extproc.io.records import Records
 
-#: Decisions told of each second; a page that wants others asks for them.
-_SAMPLE: Final = 20
-#: Replicas for which a second is added between two messages: 500 are told of every three seconds.
-_PER_SECOND: Final = 250
+#: Answers of admission told of each second, the most frequent ones.
+_ANSWERS: Final = 200
+#: Removed replicas told of each second.
+_REMOVED: Final = 100
 #: Longest number of a decision that is looked up, in digits.
 _DIGITS: Final = 15
 
@@ -63,7 +65,8 @@ class Page:
     def __init__(self, sources: Sources) -> None:
         self._from = sources
         self._files = Files()
-        self._told = 0.0
+        self._fleet = Fleet(sources.pools, sources.others, clock.monotonic)
+        self._sample = Sample(sources.records)
         self.events = Events(self._greeting, self._news)
 
     def routes(self) -> list[web.RouteDef]:
@@ -78,23 +81,25 @@ class Page:
     async def tick(self) -> None:
         """Note the traffic and tell who listens; called once a second."""
         self._from.history.tick()
-        now = clock.monotonic()
-        if now - self._told >= self._pause() - 0.5:
-            self._told = now
-            await self.events.turn()
+        self._sample.tick()
+        await self.events.turn()
 
     def close(self) -> None:
         """Let go of every open page."""
         self.events.close()
 
-    def _pause(self) -> float:
-        """Seconds between two messages: more for large fleets, so that telling of them costs no more."""
-        return 1.0 + sum(len(pool.replicas) for pool in self._from.pools) // _PER_SECOND
+    async def _greeting(self) -> Told:
+        news = {**self._frame(), "history": list(self._from.history.points)}
+        return {"news": _dumped(news), "fleet": await self._fleet.text()}
 
-    async def _greeting(self) -> dict[str, Any]:
-        return {**await self._news(), "history": list(self._from.history.points)}
+    async def _news(self) -> Told:
+        told = {"news": _dumped(self._frame())}
+        if self._fleet.is_due:
+            told["fleet"] = await self._fleet.text()
+        return told
 
-    async def _news(self) -> dict[str, Any]:
+    def _frame(self) -> dict[str, Any]:
+        """All that is told every second."""
         origin = self._from
         shared, why = origin.shared()
         points = origin.history.points
@@ -108,26 +113,25 @@ class Page:
             "pages": len(self.events),
             "orders": origin.takes_orders,
             "pools": [_pool(pool, origin.shadow_seen) for pool in origin.pools],
-            "replicas": await rows_of(origin.pools, origin.others, clock.monotonic()),
-            "removed": origin.removed(),
+            "removed": origin.removed()[:_REMOVED],
             "point": points[-1] if points else None,
             "count": origin.records.count,
-            "decisions": table(origin.records, Filter(), _SAMPLE),
+            "decisions": rows(self._sample.newest(A_SECOND)),
             "answers": _answers(origin.admission),
         }
 
     async def _on_table(self, request: web.Request) -> web.Response:
-        rows = table(self._from.records, Filter.asked(request.query), MOST)
-        return _json({"count": self._from.records.count, "decisions": rows})
+        fit = await found(self._from.records, self._sample, Filter.asked(request.query))
+        return _json({"count": self._from.records.count, "decisions": fit})
 
     async def _on_decision(self, request: web.Request) -> web.Response:
         text = request.match_info["number"]
         number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
-        found = opened(self._from.records, number)
-        if found is None:
-            kept = "it is too old, or never was; admin.decisions says how many are kept"
-            return _json({"error": f"no decision of this number: {kept}"}, 404)
-        return _json(found)
+        kept = self._from.records.numbered(number) or self._sample.numbered(number)
+        if kept is None or kept[0].decision is None:
+            why = "it is too old, or never was; admin.decisions says how many are kept"
+            return _json({"error": f"no decision of this number: {why}"}, 404)
+        return _json(opened(kept, number))
 
 
 def _pool(pool: Pool, seen: Callable[[str, str], dict[str, float]]) -> dict[str, Any]:
@@ -146,14 +150,19 @@ def _answers(admission: Admission | None) -> list[dict[str, Any]] | None:
     """What admission said so far, by pool, verdict, reason and tenant; None where it is off."""
     if admission is None:
         return None
-    return [
-        {"pool": side.pool.name, "verdict": verdict, "reason": reason, "tenant": tenant, "count": count}
+    counted = [
+        (count, side.pool.name, *label)
         for side in admission.sides
-        for (verdict, reason, tenant), count in side.gate.counts.answers.items()
+        for label, count in side.gate.counts.answers.items()
     ]
+    names = ("count", "pool", "verdict", "reason", "tenant")
+    return [dict(zip(names, row, strict=True)) for row in heapq.nlargest(_ANSWERS, counted)]
 
 
 def _json(body: dict[str, Any], status: int = 200) -> web.Response:
-    data = orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
     headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-    return web.Response(body=data, status=status, content_type="application/json", headers=headers)
+    return web.Response(body=_dumped(body), status=status, content_type="application/json", headers=headers)
+
+
+def _dumped(body: dict[str, Any]) -> bytes:
+    return orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)

@@ -1,5 +1,5 @@
 // The page's frame: tabs, colours, the stream of events, and which view is told of them.
-import { el, setText } from "./dom.js";
+import { el, number, setText } from "./dom.js";
 import * as decisions from "./decisions.js";
 import * as fleet from "./fleet.js";
 import * as gateways from "./gateways.js";
@@ -10,7 +10,9 @@ import * as traffic from "./traffic.js";
 const VIEWS = { fleet, traffic, decisions, gateways, settings };
 const NAMES = Object.keys(VIEWS);
 const by = (id) => document.getElementById(id);
-let shown = "fleet", news = null, heard = 0;
+// Seconds after which a page that nobody sees asks its gateway for nothing more, and without word is said to be old.
+const HIDDEN = 30, SILENT = 15;
+let shown = "fleet", news = null, fleetNews = null, heard = 0, stream = null, leaving = 0;
 
 function show(name, focus = false) {
   shown = NAMES.includes(name) ? name : "fleet";
@@ -51,7 +53,7 @@ by("lock").addEventListener("click", () => show("settings", true));
 
 function frame() {
   orders.allow(news.orders);
-  setText(by("who"), `${news.gateway}, version ${news.version}, ${news.streams} open`);
+  setText(by("who"), `${news.gateway}, version ${news.version}, ${number(news.streams)} ${news.streams === 1 ? "request" : "requests"} open`);
   setText(by("lock"), orders.unlocked() ? "Orders unlocked" : "Read-only");
   const texts = { off: "state not shared", ok: "state shared", degraded: `state not shared: ${news.shared_why || "unknown why"}` };
   health(texts[news.shared] || news.shared, news.shared !== "degraded");
@@ -71,21 +73,43 @@ function refresh() {
 }
 
 function listen() {
-  const stream = new EventSource("/page/events");
-  stream.addEventListener("message", (event) => {
+  stream = new EventSource("/page/events");
+  stream.addEventListener("news", (event) => {
     news = JSON.parse(event.data);
+    news.replicas = fleetNews;
     heard = Date.now();
     traffic.take(news);
     if (!document.hidden) refresh();
   });
+  stream.addEventListener("fleet", (event) => {
+    fleetNews = JSON.parse(event.data);
+    if (news) news.replicas = fleetNews;
+    if (!document.hidden && shown === "fleet") refresh();
+  });
   stream.addEventListener("error", () => {
     health("no word from the gateway; what is shown is old", false);
-    if (stream.readyState === EventSource.CLOSED) { stream.close(); setTimeout(listen, 5000); }
+    if (stream?.readyState === EventSource.CLOSED) { stream = null; setTimeout(again, 5000); }
   });
 }
 
+function again() {
+  if (!stream && !document.hidden) listen();
+}
+
+function leave() {
+  stream?.close();
+  stream = null;
+}
+
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(leaving);
+  if (document.hidden) { leaving = setTimeout(leave, HIDDEN * 1000); return; }
+  again();
+  refresh();
+});
 for (const [name, view] of Object.entries(VIEWS)) view.mount(by(name), refresh);
-setInterval(() => { if (heard && Date.now() - heard > 15000) health("no word from the gateway for 15 s; what is shown is old", false); }, 5000);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
-show(location.hash.slice(1) || "fleet");
+setInterval(() => {
+  if (heard && !document.hidden && Date.now() - heard > SILENT * 1000) health(`no word from the gateway for ${SILENT} s; what is shown is old`, false);
+}, 5000);
+show(location.hash.slice(1));
 listen();

@@ -24,9 +24,16 @@ export function setText(node, text) {
 
 export const UNKNOWN = "unknown";
 
+// Kept, as making one takes longer than a thousand uses.
+const formats = new Map();
+function format(digits) {
+  if (!formats.has(digits)) formats.set(digits, new Intl.NumberFormat("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  return formats.get(digits);
+}
+
 export function number(value, digits = 0, unit = "") {
   if (value === null || value === undefined || !Number.isFinite(value)) return UNKNOWN;
-  const text = value.toLocaleString("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const text = format(digits).format(value);
   return unit ? `${text} ${unit}` : text;
 }
 
@@ -53,13 +60,10 @@ export function short(value, unit = "") {
   return number(value, 0, unit);
 }
 
-export function clockTime(at) {
-  return new Date(at * 1000).toLocaleTimeString("en-GB");
-}
-
-export function dateTime(at) {
-  return at ? new Date(at * 1000).toLocaleString("en-GB") : UNKNOWN;
-}
+const TIME = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const DATE_TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+export const clockTime = (at) => TIME.format(at * 1000);
+export const dateTime = (at) => (at ? DATE_TIME.format(at * 1000) : UNKNOWN);
 
 export function tile(name, value, unit = "") {
   return el("div", {}, el("dt", {}, name), el("dd", {}, value, unit ? el("small", {}, unit) : null));
@@ -73,16 +77,48 @@ export function facts(rows) {
   return el("dl", { class: "facts" }, ...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-// A bar of parts in seconds, as wide as its share of `most`, with the sum beside it.
-export function bar(parts, most, text) {
-  const track = el("span", { class: "track", "aria-hidden": "true" });
-  parts.forEach((value, i) => {
-    const piece = el("i", { class: `a${i}` });
-    piece.style.width = `${most > 0 ? Math.min(100, (100 * (value || 0)) / most) : 0}%`;
-    track.append(piece);
-  });
-  return el("span", { class: "bar" }, track, el("b", {}, text));
+// A bar of parts, which `setBar` makes as wide as their shares of `most`, with a text beside it.
+export function barOf(count) {
+  const pieces = Array.from({ length: count }, (_, i) => el("i", { class: `a${i}` }));
+  const text = el("b");
+  return { node: el("span", { class: "bar" }, el("span", { class: "track", "aria-hidden": "true" }, ...pieces), text), pieces, text, seen: [] };
 }
+
+export function setBar(made, parts, most, text) {
+  parts.forEach((value, i) => {
+    const width = `${most > 0 ? Math.min(100, Math.round((200 * (value || 0)) / most) / 2) : 0}%`;
+    if (made.seen[i] !== width) made.pieces[i].style.width = made.seen[i] = width;
+  });
+  if (made.seen.text !== text) made.text.textContent = made.seen.text = text;
+}
+
+export function bar(parts, most, text) {
+  const made = barOf(parts.length);
+  setBar(made, parts, most, text);
+  return made.node;
+}
+
+// Work through a list without holding up the browser: some at a time, the rest after it had its turn. Work of the
+// same name that is begun anew takes the place of what is not done. `done` is called at the end.
+const SLICE_MS = 8;
+const running = new Map();
+export async function inSlices(name, list, work, done) {
+  const mine = {};
+  running.set(name, mine);
+  let until = performance.now() + SLICE_MS;
+  for (const each of list) {
+    if (performance.now() > until) {
+      await turn();
+      if (running.get(name) !== mine) return;
+      until = performance.now() + SLICE_MS;
+    }
+    work(each);
+  }
+  done?.();
+}
+
+// A frame, or a little later where none are drawn.
+const turn = () => new Promise((go) => { requestAnimationFrame(() => setTimeout(go)); setTimeout(go, 200); });
 
 export function key(names) {
   return el("p", { class: "key" }, ...names.map((name, i) => el("span", {}, el("i", { class: `k${i}`, "aria-hidden": "true" }), name)));

@@ -1,13 +1,16 @@
 // Gateways: who shares with whom, how far behind, and who holds which lease.
 import { el, facts, get, number, seconds, table } from "./dom.js";
 
-let root, busy = false;
+// Milliseconds between two looks.
+const PAUSE = 2500;
+let root, busy = false, asked = 0;
 
 export function mount(panel) { root = panel; }
 
 export async function render() {
-  if (busy) return;
+  if (busy || Date.now() - asked < PAUSE) return;
   busy = true;
+  asked = Date.now();
   try { draw(await get("/state")); } catch (error) { root.replaceChildren(el("p", { class: "bad" }, `No answer: ${error.message}`)); }
   busy = false;
 }
@@ -36,12 +39,11 @@ function draw(state) {
     : el("p", { class: "muted" }, journal ? "None is heard." : "Nothing is shared, so none is heard."));
   parts.push(el("h2", { class: "head" }, "Leases"));
   parts.push(state.leases.length
-    ? table("Leases", Object.keys(state.leases[0]).map((name) => [name.replaceAll("_", " ")]), state.leases.map((lease) => Object.values(lease).map(said)))
+    ? table("Leases", [["Lease"], ["Holder"], ["Held here"], ["Ends in", true], ["Fencing token", true]], state.leases.map((lease) =>
+      [lease.lease, lease.holder || "nobody", lease.held ? "yes" : "no", lease.remaining === null ? "unknown" : seconds(lease.remaining), lease.token === null ? "none" : String(lease.token)]))
     : el("p", { class: "muted" }, "None is asked for."));
   root.replaceChildren(...parts);
 }
-
-const said = (value) => (value === null ? "none" : value === true ? "yes" : value === false ? "no" : typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 2) : String(value));
 
 function counts(found) {
   const some = Object.entries(found).filter(([, n]) => n);

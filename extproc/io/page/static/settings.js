@@ -2,13 +2,12 @@
 import { dateTime, el, facts, get, share, number, seconds, table } from "./dom.js";
 import { lock, order, unlock, unlocked } from "./orders.js";
 
-let root, gate, policies, shadows, weights, busy = false, orders = false, shown = "";
+// Milliseconds between two looks at versions, which come from Redis; after an order the next look is at once.
+const PAUSE = 4000;
+let root, gate, policies, shadows, weights, busy = false, asked = 0, orders = false, shown = "";
 
 export function mount(panel, changed) {
-  gate = el("div");
-  policies = el("div");
-  shadows = el("div");
-  weights = el("div");
+  [gate, policies, shadows, weights] = Array.from({ length: 4 }, () => el("div"));
   root = panel;
   root.append(gate, policies, shadows, weights);
   drawGate(changed);
@@ -23,9 +22,10 @@ function drawGate(changed) {
     input.value = "";
     shown = "";
     drawOrders();
+    asked = 0;
     changed();
   } } }, el("label", {}, "Operator's token", input), el("button", { class: "main" }, "Unlock"));
-  const out = el("button", { type: "button", on: { click: () => { lock(); shown = ""; drawOrders(); changed(); } } }, "Lock again");
+  const out = el("button", { type: "button", on: { click: () => { lock(); shown = ""; asked = 0; drawOrders(); changed(); } } }, "Lock again");
   const note = el("p", { class: "muted" });
   gate.append(el("h2", { class: "head" }, "Orders"), note, form, fault, out);
   drawOrders = () => {
@@ -40,12 +40,13 @@ let drawOrders = () => {};
 
 export async function render(news) {
   if (news.orders !== orders) { orders = news.orders; drawOrders(); }
-  if (busy) return;
+  drawShadows(news.pools);
+  if (busy || Date.now() - asked < PAUSE) return;
   busy = true;
+  asked = Date.now();
   try {
     const [chosen, models] = await Promise.all([get("/policies"), get("/versions")]);
     const found = await Promise.all(chosen.policies.map((policy) => history(policy)));
-    drawShadows(news.pools);
     const text = JSON.stringify([found, unlocked()]);
     if (text !== shown) {
       shown = text;
@@ -63,6 +64,8 @@ async function history(policy) {
   try { return { policy, ...(await get(`/policies/${encodeURIComponent(policy.pool)}/versions`)) }; } catch (error) { return { policy, versions: [], known: {}, why: error.message }; }
 }
 
+const ordered = async (path, done) => { await order(path, done); asked = 0; };
+
 const inWords = (choice) => (choice && choice.name ? `${choice.name}${Object.entries(choice.settings).map(([k, v]) => ` ${k}=${v}`).join("")}` : "none");
 
 function section({ policy, versions, why, known }) {
@@ -79,6 +82,9 @@ function section({ policy, versions, why, known }) {
 
 function drawShadows(pools) {
   const seen = pools.filter((pool) => pool.shadow);
+  const text = JSON.stringify(seen.map((pool) => [pool.pool, pool.policy, pool.shadow]));
+  if (shadows.dataset.text === text) return;
+  shadows.dataset.text = text;
   shadows.replaceChildren(...seen.flatMap((pool) => [el("h2", { class: "head" }, `What the shadow of pool ${pool.pool} would have done`), el("div", { class: "card" }, opinion(pool))]));
 }
 
@@ -87,10 +93,12 @@ function opinion(pool) {
   return facts([
     ["Policy, shadow", `${pool.policy}, ${s.name}`], ["Decisions it looked at", number(told + s.failed)],
     ["Chose the same replica", told ? share(s.yes / told, 1) : "unknown"], ["Failed", number(s.failed)],
-    ["Its choices against ours, by charged cost", s.chosen_seconds ? `${share(s.shadow_seconds / s.chosen_seconds, 1)} of the seconds` : "unknown"],
-    ["Seconds charged, ours and its", told ? `${seconds(s.chosen_seconds)}, ${seconds(s.shadow_seconds)}` : "unknown"],
+    ["Cost of its choices", s.chosen_seconds ? versus(s.shadow_seconds / s.chosen_seconds) : "unknown"],
+    ["Charged for ours, for its", told ? `${seconds(s.chosen_seconds)}, ${seconds(s.shadow_seconds)}` : "unknown"],
   ]);
 }
+
+const versus = (ratio) => (ratio < 0.995 ? `${share(1 - ratio)} less than ours` : ratio < 1.005 ? "the same as ours" : `${share(ratio - 1)} more than ours`);
 
 function change(pool, known) {
   const name = el("select", { name: "policy" }, ...Object.keys(known).map((value) => el("option", { value, selected: value === "charged_cost" }, value)));
@@ -104,7 +112,7 @@ function change(pool, known) {
   const form = el("form", { class: "row", on: { submit: (event) => {
     event.preventDefault();
     const query = new URLSearchParams({ as: beside.value, name: name.value, settings: settings.value, why: why.value });
-    order(`/policies/${encodeURIComponent(pool)}/set?${query}`, `Pool ${pool} has another version`);
+    ordered(`/policies/${encodeURIComponent(pool)}/set?${query}`, `Pool ${pool} has another version`);
   } } }, el("label", {}, "Change", beside), el("label", {}, "To", name), el("label", {}, "Settings", settings), el("label", {}, "Why", why),
   el("button", { class: "main", disabled: !unlocked() }, "Change"));
   return el("div", {}, el("h3", { class: "head" }, "Change"), form, el("p", { class: "row" }, el("span", { class: "muted" }, "Defaults: "), hint));
@@ -116,7 +124,7 @@ function versionTable(policy, versions) {
   const rows = versions.slice(0, 20).map((version) => [
     String(version.version), inWords(version.policy), inWords(version.shadow), version.who, dateTime(version.when),
     version.restores ? `${version.why} (version ${version.restores} again)` : version.why,
-    version.version === policy.version ? "in use" : el("button", { type: "button", disabled: !unlocked(), "aria-label": `Put back version ${version.version}`, on: { click: () => order(`/policies/${encodeURIComponent(policy.pool)}/rollback?${new URLSearchParams({ to: version.version, why: `back to version ${version.version}, on the page` })}`, `Version ${version.version} is back`) } }, "Put back"),
+    version.version === policy.version ? "in use" : el("button", { type: "button", disabled: !unlocked(), "aria-label": `Put back version ${version.version}`, on: { click: () => ordered(`/policies/${encodeURIComponent(policy.pool)}/rollback?${new URLSearchParams({ to: version.version, why: `back to version ${version.version}, on the page` })}`, `Version ${version.version} is back`) } }, "Put back"),
   ]);
   return table(`Versions of pool ${policy.pool}`, columns, rows);
 }
