@@ -143,7 +143,8 @@ async def test_traffic_has_times_to_first_token_and_hits(world: World) -> None:
     ]  # fmt: skip
     await world.browser.until(  # a page that comes later is told of the minutes before it came
         "new Promise((told) => { const stream = new EventSource('/page/events');"
-        " stream.addEventListener('news', (event) => { stream.close(); const points = JSON.parse(event.data).history; told(['ttft', 'hit', 'decisions']"
+        " stream.addEventListener('news', (event) => { stream.close();"
+        " const points = JSON.parse(event.data).history; told(['ttft', 'hit', 'decisions']"
         ".every((name) => points.some((point) => point[name] > 0))); }); })"
     )
     await world.picture("traffic")
