@@ -16,6 +16,7 @@ from extproc.core.handover import Handover, HandoverRules
 from extproc.core.headroom import Weights
 from extproc.core.mirror import Mirror
 from extproc.core.pool import Pool
+from extproc.core.ranks import Ranks
 from extproc.core.replies import wait_for
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
@@ -58,7 +59,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
             max_parts=limits.parts,
             max_members=limits.members,
             aliases=settings.aliases,
-            roots=any(pool.version for pool in settings.pools),
+            roots=any(pool.version or pool.ranks.enabled for pool in settings.pools),
         ),
     )
     routes = [pool.route for pool in settings.pools]
@@ -124,6 +125,8 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         pool.adapters = Adapters(settings.adapters.rules)
     if settings.prefill.enabled:
         pool.handover = _build_handover(settings)
+    if settings.ranks.enabled:
+        pool.ranks = Ranks(settings.ranks.header, settings.ranks.few)
     pool.renames, pool.version = settings.served_as, settings.version
     if settings.shadow.name:
         rng = random.Random()  # noqa: S311 - as above

@@ -44,6 +44,7 @@ class Decision:
         ratio: tokens a byte of the prompt makes, as believed; 0 without one.
         before: of its chains, how many leading hashes its replica was believed to hold before it was bound.
         prefill: the decision for who computes its prompt, where another replica does (core/handover.py).
+        rank: which data-parallel rank of the replica computes it; None where that is left to the engine.
         holders: who held a prefix of its only prompt (PrefixIndex.holders), until it is bound; None when unknown.
     """
 
@@ -62,6 +63,7 @@ class Decision:
         "pool",
         "prefill",
         "prompt",
+        "rank",
         "ratio",
         "reason",
         "replica",
@@ -83,6 +85,7 @@ class Decision:
         self.reason = NO_CANDIDATE
         self.trouble = ""
         self.told = False
+        self.rank: int | None = None
         self.ratio = 0.0
         self.before: Sequence[int] = ()
         self.holders: Holders | None = None

@@ -180,6 +180,8 @@ class Deciding:
         data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         if decision.prefill is not None and pool.handover is not None:
             data += pool.handover.told(decision, at_headers=at_headers)
+        if pool.ranks is not None:
+            data += pool.ranks.told(decision, at_headers=at_headers)
         if pool.mirror is not None:
             data += pool.mirror.told(steering.rng.random(), at_headers=at_headers)
         return Reply(data)

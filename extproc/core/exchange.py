@@ -136,6 +136,8 @@ class Exchange(Bodied):
             self.ending.uncomputed = True
         if self.decision is not None and self.decision.prefill is not None:
             self._steering.prompt_done(self._key, now)
+        if self.decision is not None and self.decision.pool.ranks is not None:
+            self.decision.pool.ranks.left(self._key)
         ledger.release(self._key, now, answered=self.ending is not None and self.ending.answered)
         if self._steering.desk is not None:
             self._steering.desk.settle(self._key, wire.used(self.decision, self.ending))

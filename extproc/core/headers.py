@@ -17,6 +17,8 @@ ANSWERED: Final = "x-conformance-test-served-endpoint"
 POOL: Final = "x-gateway-pool"
 #: Envoy's cluster that is to get the request too.
 MIRROR: Final = "x-mirror-cluster"
+#: Told to an engine with data-parallel ranks behind one address: which of them computes the request.
+DATA_PARALLEL_RANK: Final = "x-data-parallel-rank"
 #: Namespace of the dynamic metadata that Envoy's override_host policy reads.
 LB_NAMESPACE: Final = "envoy.lb"
 #: Namespace of what the gateway tells itself through Envoy: which exchange a response belongs to.
@@ -30,11 +32,13 @@ REQUEST_ID: Final = "x-kvsteer-request-id"
 #: Every header with one of these prefixes is the gateway's.
 OWNED_PREFIXES: Final = ("x-gateway-", "x-kvsteer-")
 #: Further owned headers: routing levers of Envoy's configuration that a client must not pull, and
-#: what endpoint pickers tell the proxies in front of engines: where a prompt was computed, where its cache is.
+#: what endpoint pickers tell engines and the proxies in front of them: which rank computes a request, where its
+#: prompt was computed, where its cache is.
 OWNED_NAMES: Final = frozenset(
     {
         MIRROR,
         SELECTION,
+        DATA_PARALLEL_RANK,
         "x-prefiller-host-port",
         "x-encoder-hosts-ports",
         "x-data-parallel-host-port",

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from extproc.core.capacity import TOP
 from extproc.core.prompt import Chain
-from extproc.core.sample import Sample
+from extproc.core.sample import MOST_RANKS, Sample
 
 #: The schema that is written, and those that are read.
 SCHEMA: Final = 1
@@ -118,6 +118,7 @@ class Sampled(Struct, array_like=True, gc=False):
     adapters: Annotated[list[Name], Meta(max_length=1024)] | None = None
     models: Annotated[list[Name], Meta(max_length=1024)] = []
     failure: Name = ""
+    ranks: Annotated[list[Amount], Meta(max_length=MOST_RANKS)] | None = None
 
 
 class Troubled(Struct, array_like=True, gc=False):
@@ -358,6 +359,7 @@ def told(engine: int, sample: Sample, age: float) -> Sampled:
         [getattr(sample, name) for name in FIELDS],
         None if sample.adapters is None else list(sample.adapters[:_NAMES]),
         list(sample.models[:_NAMES]),
+        ranks=None if sample.ranks is None else list(sample.ranks),
     )
 
 
@@ -376,8 +378,10 @@ def heard(row: Sampled, now: float, epoch: float = float("inf")) -> Sample | Non
     if (values.get("started") or 0.0) > epoch + CLOCKS_DIFFER:
         return None
     adapters = None if row.adapters is None else tuple(row.adapters)
+    ranks = tuple(row.ranks) if row.ranks and len(row.ranks) > 1 else None
     numbers: dict[str, float | int | bool | None] = values
-    return Sample(at=now - row.age, adapters=adapters, models=tuple(row.models), **numbers)  # type: ignore[arg-type]
+    names = tuple(row.models)
+    return Sample(at=now - row.age, adapters=adapters, models=names, ranks=ranks, **numbers)  # type: ignore[arg-type]
 
 
 def _fits(name: str, value: float) -> bool:

@@ -24,6 +24,7 @@ from extproc.core.slow import judge
 
 if TYPE_CHECKING:
     from extproc.core.handover import Handover
+    from extproc.core.ranks import Ranks
 
 #: Seconds over which the pool's prompt work is averaged for rho: the last minute, as the tuning was done.
 _BUSY_SPAN = 60.0
@@ -124,6 +125,8 @@ class Pool:
         self.domains = Domains()
         #: Who computes prompts for others; None where each replica computes its own.
         self.handover: Handover | None = None
+        #: Which data-parallel rank computes a request; None where that is left to the engines.
+        self.ranks: Ranks | None = None
         self.traits = traits or Traits()
         self.policy_name = policy
         self.policy_settings = dict(policy_settings or {})

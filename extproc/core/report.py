@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from extproc.addresses import parse_address
-from extproc.core.sample import Sample
+from extproc.core.sample import MOST_RANKS, Sample
 
 VERSION: Final = 1
 #: Largest report, in bytes; one of an engine with a thousand adapters has half of it.
@@ -178,6 +178,12 @@ def _names(value: object, name: str) -> tuple[str, ...]:
     return tuple(sorted(set(value)))  # type: ignore[call-overload]
 
 
+def _counts(value: object, name: str) -> tuple[float, ...]:
+    if not isinstance(value, list) or not 2 <= len(value) <= MOST_RANKS:
+        raise BadReport(f"{name} must be a list of 2 to {MOST_RANKS} numbers")
+    return tuple(_number(one, _MOST_REQUESTS, name) for one in value)
+
+
 def _up_to(read: Callable[[object, float, str], Any], most: float) -> Callable[[object, str], Any]:
     return lambda value, name: read(value, most, name)
 
@@ -195,6 +201,7 @@ _READERS: Final[dict[str, Callable[[object, str], Any]]] = {
     "max_adapters": _up_to(_whole, 2**53),
     "started": _up_to(_number, _LATEST_START),
     "asleep": _truth,
+    "ranks": _counts,
     "adapters": _names,
     "models": _names,
 }

@@ -1,6 +1,10 @@
 """One neutral reading of an engine's metrics. Every engine file turns its own names into this."""
 
 from dataclasses import dataclass
+from typing import Final
+
+#: Most data-parallel ranks of one engine that are told apart; the largest known deployments have some hundreds.
+MOST_RANKS: Final = 1024
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -13,6 +17,9 @@ class Sample:
     running: float | None = None
     #: Requests the engine holds but does not compute yet.
     waiting: float | None = None
+    #: Requests that each data-parallel rank holds, computed or not, in the order of the ranks; None where there are
+    #: not several, numbered from 0, or one does not tell.
+    ranks: tuple[float, ...] | None = None
     #: Share of KV blocks held by live requests, 0..1.
     kv_used: float | None = None
     #: KV cache size in tokens, summed over data-parallel ranks.

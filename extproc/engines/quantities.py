@@ -8,6 +8,7 @@ the body is unknown.
 import math
 from collections.abc import Callable, Iterable, Sequence, Set
 
+from extproc.core.sample import MOST_RANKS
 from extproc.engines.exposition import Reading, Series
 
 #: How far above 1 rounding may put a share before it is no share.
@@ -130,6 +131,22 @@ class Ranks:
             if value is not None:
                 return value
         return None
+
+    def each(self, *names: str) -> tuple[float, ...] | None:
+        """What each rank has, these names added up, in the order of the ranks.
+
+        None where there are not several, they are not numbered from 0, or one of them does not tell one of the names.
+        """
+        order = [str(number) for number in range(len(self._ranks))]
+        if not 2 <= len(order) <= MOST_RANKS or self._ranks != set(order):
+            return None
+        told = {name: self._pick(self._reading.series(name)) for name in names}
+        if not all(series and self.covers(series) for series in told.values()):
+            return None
+        label, every_one = self._label, [one for series in told.values() for one in series]
+        sums = [add(one.value for one in every_one if one.labels.get(label) == rank) for rank in order]
+        known = tuple(value for value in sums if value is not None)
+        return known if len(known) == len(order) else None
 
     def mean(self, *names: str, where: Callable[[Series], bool] = every) -> float | None:
         """The mean over ranks and models of the first name that is known."""

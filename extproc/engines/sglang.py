@@ -89,6 +89,7 @@ class Sglang:
             at=at,
             running=ranks.total(_RUNNING),
             waiting=plus(ranks.total(_WAITING), ranks.optional(_GRAMMAR)),
+            ranks=ranks.each(_RUNNING, _WAITING),
             kv_used=_kv_used(ranks),
             kv_capacity=capacity(ranks.total(_CAPACITY)),
             block_size=agreed(whole_number(one.value) for one in reading.series(_PAGE)),

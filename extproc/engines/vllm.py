@@ -77,6 +77,7 @@ class Vllm:
             at=at,
             running=ranks.total(_RUNNING),
             waiting=plus(ranks.total(_WAITING), ranks.optional(_SWAPPED)),
+            ranks=ranks.each(_RUNNING, _WAITING),
             kv_used=share(ranks.mean(*_KV_USED)),
             kv_capacity=_kv_capacity(reading, ranks, block_size),
             block_size=block_size,

@@ -102,9 +102,10 @@ def _mutable(settings: GatewaySettings) -> str:
 
 
 def _handed_over(settings: GatewaySettings) -> list[str]:
-    """Headers that tell engines where a prompt is computed, where pools have that done."""
+    """Headers that tell engines where a prompt is computed and by which rank, where pools have that done."""
     used = [pool.prefill for pool in settings.pools if pool.prefill.enabled]
     names = {name for prefill in used for name in (prefill.header, prefill.decode_header)}
+    names |= {pool.ranks.header for pool in settings.pools if pool.ranks.enabled}
     return sorted(name for name in names if name and not name.startswith(OWNED_PREFIXES))
 
 

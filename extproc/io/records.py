@@ -125,6 +125,7 @@ def readable(kept: Kept) -> dict[str, Any]:
         "choice": decision.replica.address if decision.replica else None,
         "fallbacks": [replica.address for replica in decision.order[1:]],
         **prefill_of(decision),
+        **({} if decision.rank is None else {"rank": decision.rank}),
         "reason": decision.reason,
         "trouble": decision.trouble or None,
         "rho": round(decision.rho, 4),

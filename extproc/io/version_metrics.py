@@ -1,4 +1,4 @@
-"""Versions of models, mirrors and prompts computed apart as Prometheus metrics, read when scraped.
+"""Versions of models, mirrors, ranks and prompts computed apart as Prometheus metrics, read when scraped.
 
 Labels come from the configuration and closed sets.
 """
@@ -42,7 +42,7 @@ class VersionMetrics(Collector):
                 ended.add_metric([model or "*", version], tally.requests if tally else 0)
                 failed.add_metric([model or "*", version], tally.errors if tally else 0)
             back.add_metric([model or "*"], self._desk.step_backs.get(model, 0))
-        yield from (share, ended, failed, back, self._mirrored(), self._handed_over())
+        yield from (share, ended, failed, back, self._mirrored(), self._handed_over(), self._ranked())
 
     def _handed_over(self) -> Metric:
         family = CounterMetricFamily(
@@ -53,6 +53,16 @@ class VersionMetrics(Collector):
         for pool in self._steering.pools:
             if pool.handover is not None:
                 for how, count in pool.handover.counts.items():
+                    family.add_metric([pool.name, how], count)
+        return family
+
+    def _ranked(self) -> Metric:
+        family = CounterMetricFamily(
+            "kvsteer_ranks", "Requests by how their data-parallel rank was chosen.", labels=["pool", "how"]
+        )
+        for pool in self._steering.pools:
+            if pool.ranks is not None:
+                for how, count in pool.ranks.counts.items():
                     family.add_metric([pool.name, how], count)
         return family
 

@@ -5,18 +5,10 @@ from extproc.settings.base import Settings
 from extproc.settings.envoy import EnvoySettings
 from extproc.settings.feedback import FeedbackSettings
 from extproc.settings.grpc import GrpcSettings
-from extproc.settings.pools import (
-    CapacitySettings,
-    HeadroomSettings,
-    IndexSettings,
-    MetricsSettings,
-    PolicySettings,
-    PoolSettings,
-    ReplicaSettings,
-    ShadowSettings,
-)
+from extproc.settings.pools import IndexSettings, PolicySettings, PoolSettings, ShadowSettings
 from extproc.settings.redis import RedisSettings
 from extproc.settings.redis_url import RedisPlace
+from extproc.settings.replicas import CapacitySettings, HeadroomSettings, MetricsSettings, ReplicaSettings
 from extproc.settings.server import (
     AdminSettings,
     LimitSettings,

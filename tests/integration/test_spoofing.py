@@ -24,6 +24,7 @@ HEADERS = [
     "x-prefiller-host-port",
     "X-Encoder-Hosts-Ports",
     "x-data-parallel-host-port",
+    "X-Data-Parallel-Rank",
     "x-kv-cache-source-host-port",
 ]
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}

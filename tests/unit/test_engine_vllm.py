@@ -100,6 +100,7 @@ def test_two_data_parallel_ranks_are_two():
     assert counts == {
         "running": 6.0,
         "waiting": 0.0,
+        "ranks": (2.0, 4.0),
         "kv_capacity": 19200,
         "block_size": 32,
         "hit_tokens": 192.0,

@@ -63,6 +63,7 @@ def test_clients_copies_of_the_gateways_headers_go_before_routing() -> None:
         {"remove_on_match": {"key_matcher": {"prefix": "x-kvsteer-"}}},
         {"remove": "test-epp-endpoint-selection"},
         {"remove": "x-data-parallel-host-port"},
+        {"remove": "x-data-parallel-rank"},
         {"remove": "x-encoder-hosts-ports"},
         {"remove": "x-kv-cache-source-host-port"},
         {"remove": "x-mirror-cluster"},

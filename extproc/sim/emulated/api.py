@@ -19,6 +19,7 @@ from extproc.sim.emulated.jobs import Job, Reader
 from extproc.sim.emulated.life import Life
 from extproc.sim.emulated.prefill import Prefill
 from extproc.sim.emulated.problems import Problem
+from extproc.sim.emulated.ranks import HEADER
 from extproc.sim.emulated.scheduler import Sequence
 from extproc.sim.emulated.sinks import Collector, EventWriter, reset
 
@@ -121,7 +122,7 @@ class Api:
     async def _generate(
         self, request: web.BaseRequest, read: Callable[[dict[str, Any]], Job], *, chat: bool
     ) -> web.StreamResponse:
-        life = self._engine.life
+        life = self._engine.ranks.of(request.headers.get(HEADER))
         body, headers = await self._receive(request)
         job = read(body)
         received = await self._prefill.elsewhere(request, body, job, life.books)
@@ -160,7 +161,7 @@ class Api:
         self, request: web.BaseRequest, read: Callable[[dict[str, Any]], Job]
     ) -> tuple[dict[str, Any], dict[str, str], Job]:
         """A request whose answer is computed with its prompts and generates nothing."""
-        life = self._engine.life
+        life = self._engine.ranks.of(request.headers.get(HEADER))
         body, headers = await self._receive(request)
         job = read(body)
         await self._collect(life, self._sequences(life, job, 0))
@@ -260,7 +261,8 @@ class Api:
         name = await self._adapter_named(request)
         if not self._reader.adapters.remove(name):
             raise Problem(f"The lora adapter '{name}' cannot be found.", status=404, kind="NotFoundError")
-        self._engine.life.scheduler.slots.drop(name)
+        for life in self._engine.ranks.lives:
+            life.scheduler.slots.drop(name)
         return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def _adapter_named(self, request: web.BaseRequest) -> str:

@@ -24,8 +24,9 @@ _SHORTEST = 0.001
 class Life:
     """Made in a running loop. `close` ends it; sequences that are left then get no more events."""
 
-    def __init__(self, settings: EngineSettings, slow: float = 1.0) -> None:
+    def __init__(self, settings: EngineSettings, slow: float = 1.0, rank: int = 0) -> None:
         self._settings = settings
+        self._rank = rank
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._closed = False
@@ -78,7 +79,7 @@ class Life:
         gauges = self.books.gauges
         if settings.live_gauges:
             gauges = Gauges(self.scheduler.running, self.scheduler.waiting, self.scheduler.pool.usage)
-        return exposition(settings, self.books, gauges, self.started, self._wall)
+        return exposition(settings, self.books, gauges, self.started, self._wall, self._rank)
 
     def truth(self) -> dict[str, object]:
         """What an observer can only estimate: tokens, blocks and requests, exact at this moment."""

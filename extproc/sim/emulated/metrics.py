@@ -57,8 +57,10 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[Books], Histogram]], ...] = (
 )
 
 
-def exposition(settings: EngineSettings, books: Books, gauges: Gauges, started: float, wall: float) -> str:
-    """The text of /metrics.
+def exposition(
+    settings: EngineSettings, books: Books, gauges: Gauges, started: float, wall: float, rank: int = 0
+) -> str:
+    """The text of /metrics, of one data-parallel rank.
 
     `started` is the engine's start in Unix seconds, `wall` what to add to the loop's clock to get them.
     """
@@ -73,7 +75,12 @@ def exposition(settings: EngineSettings, books: Books, gauges: Gauges, started: 
         *_adapters(settings, books, wall),
         *_cache_config(settings),
     ]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text.replace(_FIRST_RANK, f'engine="{rank}"') if rank else text
+
+
+#: A label with quotes that no escaped value has.
+_FIRST_RANK = 'engine="0"'
 
 
 def _family(name: str, text: str, kind: str) -> tuple[str, str]:
@@ -81,7 +88,7 @@ def _family(name: str, text: str, kind: str) -> tuple[str, str]:
 
 
 def _labels(settings: EngineSettings) -> str:
-    return f'engine="0",model_name="{_escaped(settings.model)}"'
+    return f'{_FIRST_RANK},model_name="{_escaped(settings.model)}"'
 
 
 def _escaped(value: str) -> str:
@@ -150,5 +157,5 @@ def _cache_config(settings: EngineSettings) -> Iterator[str]:
         f'{name}{{block_size="{settings.block_size}",cache_dtype="auto",enable_prefix_caching="True",engine="0",'
         f'kv_cache_max_concurrency="{tokens / settings.max_model_len}",'
         f'kv_cache_size_tokens="{blocks * settings.block_size}",num_cpu_blocks="None",'
-        f'num_gpu_blocks="{blocks}",num_gpu_blocks_override="None",sliding_window="None"}} 1.0'
+        f'num_gpu_blocks="{blocks * settings.ranks}",num_gpu_blocks_override="None",sliding_window="None"}} 1.0'
     )

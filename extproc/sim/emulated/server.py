@@ -15,6 +15,7 @@ from extproc.addresses import HostPort
 from extproc.sim.emulated.api import Api
 from extproc.sim.emulated.faults import BadControl, Control, Faults
 from extproc.sim.emulated.life import Life
+from extproc.sim.emulated.ranks import Ranks
 from extproc.sim.emulated.settings import EngineSettings
 
 #: Seconds an idle connection is kept. Longer than Envoy's pools keep theirs in tests, so that it is
@@ -49,7 +50,7 @@ class EmulatedEngine:
         self.restarts = 0
         self._first = control
         self._api = Api(self)
-        self._life: Life | None = None
+        self._ranks: Ranks | None = None
         self._address: HostPort | None = None
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
@@ -59,14 +60,19 @@ class EmulatedEngine:
 
     @property
     def life(self) -> Life:
-        """The scheduler and the counters since the last start.
+        """The scheduler and the counters since the last start, of the first rank; raises like `ranks`."""
+        return self.ranks.first
+
+    @property
+    def ranks(self) -> Ranks:
+        """Schedulers and counters since the last start, of each data-parallel rank.
 
         Raises:
             RuntimeError: the engine was never started.
         """
-        if self._life is None:
+        if self._ranks is None:
             raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
-        return self._life
+        return self._ranks
 
     @property
     def address(self) -> str:
@@ -101,7 +107,7 @@ class EmulatedEngine:
             auto_decompress=False,  # the bytes as received are what is hashed
             keepalive_timeout=_KEEPALIVE,
         )
-        self._life = Life(self.settings)
+        self._ranks = Ranks(self.settings)
         await self._listen(sock)
         if self._first:
             self.control(self._first)
@@ -114,13 +120,13 @@ class EmulatedEngine:
         if self._dropping:
             self._dropping.cancel()
         self._close_listener()
-        if self._http is None or self._life is None:
+        if self._http is None or self._ranks is None:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._life.idle.wait(), self.settings.stop_timeout)
+            await asyncio.wait_for(self._ranks.idle(), self.settings.stop_timeout)
         await self._http.shutdown(_LAST_WORDS)
         await self._api.close()
-        self._life.close()
+        self._ranks.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -142,11 +148,12 @@ class EmulatedEngine:
         if change.restart and self._restarting and not self._restarting.done():
             raise BadControl("restart: one is under way; wait until it is over")
         self.faults.apply(change)
-        self.life.scheduler.slow = self.faults.slow
+        for life in self.ranks.lives:
+            life.scheduler.slow = self.faults.slow
         if "drop_cache" in change.model_fields_set:
             self._drop_cache(now=change.drop_cache is not None)
         if "freeze_metrics" in change.model_fields_set:
-            self._frozen = self.life.metrics() if self.faults.freeze_metrics else None
+            self._frozen = self.ranks.metrics() if self.faults.freeze_metrics else None
         if change.restart:
             self._restarting = asyncio.create_task(self._restart(change.restart.down))
         return self.state()
@@ -157,11 +164,11 @@ class EmulatedEngine:
 
     def truth(self) -> dict[str, Any]:
         """The engine's own books, as GET /_truth shows them."""
-        return {"name": self.settings.name, "restarts": self.restarts, **self.life.truth()}
+        return {"name": self.settings.name, "restarts": self.restarts, **self.ranks.truth()}
 
     def metrics(self) -> str:
         """The text of /metrics, perhaps a frozen one."""
-        return self.life.metrics() if self._frozen is None else self._frozen
+        return self.ranks.metrics() if self._frozen is None else self._frozen
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -185,7 +192,7 @@ class EmulatedEngine:
 
     async def _restart(self, down: float) -> None:
         self._close_listener()
-        self.life.close()
+        self.ranks.close()
         assert self._http is not None
         for connection in self._http.connections:
             if connection.transport is not None:
@@ -194,11 +201,11 @@ class EmulatedEngine:
         sock = await self._bind_again()
         try:
             await asyncio.sleep(down)
-            self._life = Life(self.settings, self.faults.slow)
+            self._ranks = Ranks(self.settings, self.faults.slow)
             self.restarts += 1
             self._api.restarted()
             if self._frozen is not None:
-                self._frozen = self._life.metrics()
+                self._frozen = self._ranks.metrics()
             await self._listen(sock)
         except BaseException:
             sock.close()
@@ -221,7 +228,8 @@ class EmulatedEngine:
             self._dropping.cancel()
             self._dropping = None
         if now:
-            self.life.scheduler.pool.drop()
+            for life in self.ranks.lives:
+                life.scheduler.pool.drop()
         if self.faults.drop_cache_every:
             loop = asyncio.get_running_loop()
             self._dropping = loop.call_later(self.faults.drop_cache_every, self._drop_cache, True)

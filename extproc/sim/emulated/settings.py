@@ -34,6 +34,11 @@ class EngineSettings:
         default=False, metadata=_about("adapters can be loaded and unloaded by POST /v1/load_lora_adapter")
     )
 
+    ranks: int = field(
+        default=1,
+        metadata=_about("data-parallel ranks behind the address, each with a queue and a cache", 1, 64),
+    )
+
     prefill_speed: float = field(default=20_000.0, metadata=_about("prompt tokens computed a second", 0.001))
     attention_double_at: int = field(
         default=0, metadata=_about("position at which a prompt token costs twice as much; 0 = flat", 0)
