@@ -33,6 +33,9 @@ class Noop:
         """Nothing is held."""
         return None
 
+    def called_by(self, trace: str) -> None:
+        """Of no use to it."""
+
     def answer_by(self, push: Push) -> None:
         """Nothing is ever owed."""
 

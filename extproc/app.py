@@ -74,6 +74,7 @@ class Gateway:
         outcomes = OutcomeMetrics(pools, self.prometheus)
         self.endings = Endings(self.steering, outcomes, self.records, logged=settings.envoy.access_log)
         self.endings.tracer = self.tracer = tracer_of(settings.tracing, self.gateway_id, self.prometheus)
+        self.steering.traces = self.tracer.traces if self.tracer is not None else None
         waits = WaitingMetrics(self.steering.holding, self.prometheus)
         told = self.metrics, waits, self.records, self.endings
         self.reader = build_reader(settings, self.steering.rules, self.prometheus)

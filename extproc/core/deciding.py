@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from extproc.core import observer, onward, refusals, replies
+from extproc.core import observer, onward, refusals, replies, tracing
 from extproc.core.admission import wire
 from extproc.core.admission.answers import Answer
 from extproc.core.admission.identity import Told
@@ -66,11 +66,13 @@ class Deciding:
         opening: what its first message told.
         unread: its body while that is read beside; whoever does so calls `take_in`. None otherwise.
         waited: seconds that it was held.
+        caller: `traceparent` of the stream itself, where Envoy traces; "" for none. Whoever drives it sets it first.
+        span: the gateway's, of a request that went to a replica and is traced.
     """
 
     __slots__ = (
-        "_duplex", "_key", "_owed", "_response", "_steering", "_told", "admitted", "decision", "due", "ending",
-        "opening", "outcome", "state", "unread", "waited", "why",
+        "_duplex", "_key", "_owed", "_response", "_steering", "_told", "admitted", "caller", "decision", "due",
+        "ending", "opening", "outcome", "span", "state", "unread", "waited", "why",
     )  # fmt: skip
 
     def __init__(self, steering: Steering) -> None:
@@ -90,6 +92,8 @@ class Deciding:
         self.why = ""
         self.decision: Decision | None = None
         self.ending: Ending | None = None
+        self.caller = ""
+        self.span: tracing.Span | None = None
 
     @property
     def request_id(self) -> str:
@@ -184,7 +188,14 @@ class Deciding:
             data += pool.ranks.told(decision, at_headers=at_headers)
         if pool.mirror is not None:
             data += pool.mirror.told(steering.rng.random(), at_headers=at_headers)
+        if steering.traces is not None:
+            data += self._traced(steering.traces, at_headers=at_headers)
         return Reply(data)
+
+    def _traced(self, traces: tracing.Traces, *, at_headers: bool) -> bytes:
+        """Begin its span, and tell the replica of it; an Envoy that traces tells of its own, whatever we say."""
+        span = self.span = traces.begin(self.caller or self.opening.trace)
+        return b"" if span is None or self.caller else tracing.told(span, at_headers=at_headers)
 
     def _onward(self, reply: Reply, body: bytes, *, cut: bool) -> Reply:
         """The answer to a request that was decided or is held, with its body as it is to go on."""

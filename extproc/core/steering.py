@@ -27,6 +27,7 @@ from extproc.core.prompt import Prompt
 from extproc.core.router import Router
 from extproc.core.routes import Route
 from extproc.core.subset import Subset
+from extproc.core.tracing import Traces
 from extproc.core.usage.allowance import Allowance
 
 
@@ -107,6 +108,8 @@ class Steering:
         self.watched: dict[int, Watched] = {}
         #: Given the gateway and the number of an exchange of another gateway, whose first token was seen here.
         self.relay: Callable[[Gateway, int], None] | None = None
+        #: Which requests have spans; None where none has.
+        self.traces: Traces | None = None
         #: What reading responses may take of this gateway's time.
         self.reading = Allowance()
         #: Bodies that only this gateway has.

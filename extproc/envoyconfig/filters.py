@@ -41,6 +41,7 @@ _USAGE_NAMESPACE = "envoy.ai.token_usage"
 #: In conformance tests: what clients may name, and what the gateway tells them.
 _FOR_TESTS: Tree = {"exact": SELECTION}
 _MUTABLE_FOR_TESTS = "x-con.*"  # as short as the bound on expressions asks
+_MUTABLE_TRACED = "trace.*"  # likewise: traceparent, where the gateway makes spans
 _BODY_MODES = {"buffered": "BUFFERED", "full_duplex": "FULL_DUPLEX_STREAMED"}
 
 
@@ -93,10 +94,11 @@ def ext_proc(settings: GatewaySettings) -> Tree:
 def _mutable(settings: GatewaySettings) -> str:
     """What the gateway may set, in as few steps as Envoy takes: each further name costs exactness elsewhere."""
     tests, names = settings.requests.test_selection, _handed_over(settings)
-    if not names:
-        return "|".join([*_MUTABLE, *([_MUTABLE_FOR_TESTS] if tests else [])])
-    if tests or len(names) > 1:
-        return "x-.*|content-.*|retry-after"
+    traced = [_MUTABLE_TRACED] if settings.tracing.endpoint else []
+    if not names and not (tests and traced):
+        return "|".join([*_MUTABLE, *([_MUTABLE_FOR_TESTS] if tests else []), *traced])
+    if tests or traced or len(names) > 1:
+        return "|".join(["x-.*|content-.*|retry-after", *traced])
     owned, should_retry, _, retry_after = _MUTABLE
     return "|".join([owned, should_retry, "content-.*", retry_after, *names])
 

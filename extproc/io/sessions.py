@@ -68,6 +68,10 @@ class ExchangeSession:
         self._spent = 0.0  # seconds of work on a request before it was held
         self.held = False  # whether the answer comes later
 
+    def called_by(self, trace: str) -> None:
+        """The stream has a `traceparent` of its own: Envoy traces, and this is its call of the gateway."""
+        self._exchange.caller = trace
+
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """The answer, whether to close the stream, and whether the stream may end here without harm."""
         exchange = self._exchange

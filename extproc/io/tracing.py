@@ -72,7 +72,9 @@ class Tracer(Collector):
 
     def ended(self, exchange: Exchange, now: float) -> None:
         """An exchange that was decided is over since `now` (seconds, monotonic). Sends nothing yet."""
-        span = self.traces.begin(exchange.opening.trace)
+        span, decision = exchange.span, exchange.decision
+        if decision is not None and decision.replica is None:  # refused: nobody was told of a span
+            span = self.traces.begin(exchange.caller or exchange.opening.trace)
         if span is None:
             return
         self._queue.append((span, exchange, now))

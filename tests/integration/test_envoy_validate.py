@@ -13,6 +13,7 @@ from extproc.envoyconfig import eds_document, render, write_eds
 from tests.integration.patience import patient
 
 ENVOY = Path(sys.executable).with_name("envoy")
+TRACED = {"endpoint": "http://127.0.0.1:4318/v1/traces"}
 POOL = {"replicas": ["10.0.0.1:8000", "10.0.0.2:8000"]}
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -75,6 +76,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "envoy": {"retries": 0},
     },
     "late binding": {"pools": [{**POOL, "late_binding": {"enabled": True, "longest_wait": "30m"}}]},
+    "spans": {"tracing": TRACED},
+    "spans, in conformance tests": {"tracing": TRACED, "requests": {"test_selection": True}},
+    "spans, and prompts computed apart": {
+        "tracing": TRACED,
+        "pools": [
+            {
+                "replicas": [
+                    {"address": "10.0.0.1:8000", "role": "prefill"},
+                    {"address": "10.0.0.2:8000", "role": "decode"},
+                ],
+                "prefill": {"enabled": True, "header": "x-prefiller-host-port"},
+            }
+        ],
+    },
     "an observer": {"feedback": {"observer": True}},
     "an observer alone": {"feedback": {"source": "off", "observer": True}},
     "bodies in full duplex": {"envoy": {"request_body_mode": "full_duplex", "retries": 0}},

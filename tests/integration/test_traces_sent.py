@@ -14,6 +14,7 @@ from extproc.io.tracing import Tracer
 from extproc.settings.tracing import TracingSettings
 from tests.integration.patience import patient
 from tests.unit.test_tracing import exchange
+from tests.unit.test_tracing import sent as finish
 
 #: Given what was sent and a way to answer; returns when the connection shall be closed.
 Play = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
@@ -86,7 +87,7 @@ def tracer(url: str, spans: int, **settings: float) -> Tracer:
     """One with so many spans to send."""
     made = Tracer(TracingSettings(endpoint=url, **settings), "gw-0", CollectorRegistry(), random.Random(1))  # type: ignore[arg-type]
     for number in range(spans):
-        made.ended(exchange(request_id=f"r-{number}"), 103.0)
+        finish(made, exchange(request_id=f"r-{number}"))
     return made
 
 
@@ -180,7 +181,7 @@ async def test_while_a_collector_hangs_what_waits_is_bounded_and_the_event_loop_
             while len(made):  # taken up, and now in the hands of a collector that says nothing
                 await asyncio.sleep(0.01)
         for number in range(250):
-            made.ended(exchange(request_id=f"s-{number}"), 103.0)
+            finish(made, exchange(request_id=f"s-{number}"))
         assert len(made) == 100
         assert made.counts["dropped"] == 150
         task.cancel()

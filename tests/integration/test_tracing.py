@@ -2,13 +2,16 @@
 
 import asyncio
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import orjson
 import pytest
+import yaml
 from aiohttp import web
 
 from extproc.demo.processes import free_port
@@ -24,18 +27,21 @@ class Receiver:
 
     Attributes:
         spans: every span it was sent, parsed.
+        of_envoy: all that Envoy sent, in protobuf, in which ids are bytes.
         refuses: whether it takes none.
     """
 
     def __init__(self) -> None:
         self.port = free_port()
         self.spans: list[dict[str, Any]] = []
+        self.of_envoy = b""
         self.refuses = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         app = web.Application()
         app.router.add_post("/v1/traces", self._take)
+        app.router.add_post("/envoy", self._take_envoy_s)
         self._runner = web.AppRunner(app)
         self._do(self._runner.setup())
         self._do(web.TCPSite(self._runner, "127.0.0.1", self.port).start())
@@ -68,6 +74,10 @@ class Receiver:
                 self.spans += scope["spans"]
         return web.json_response({"partialSuccess": {}})
 
+    async def _take_envoy_s(self, request: web.Request) -> web.Response:
+        self.of_envoy += await request.read()
+        return web.Response()
+
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(patient(10))
 
@@ -86,6 +96,39 @@ def traced(receiver: Receiver) -> Iterator[Stack]:
         replicas=2, engine=[*QUICK, "--echo-headers"], redis_url="", gateway={"tracing": tracing}
     )
     with Stack(settings) as running:
+        yield running
+
+
+class Traced(Stack):
+    """A stack whose Envoy makes spans as well, and sends them to the same receiver."""
+
+    def bootstrap(self) -> str:
+        """As `kvsteer envoy-config` writes it, and tracing as Envoy's documentation has it."""
+        tree = yaml.safe_load(super().bootstrap())
+        receiver = urllib.parse.urlsplit(self.settings.gateway["tracing"]["endpoint"])
+        (chain,) = tree["static_resources"]["listeners"][0]["filter_chains"]
+        uri = {"uri": "http://127.0.0.1/envoy", "cluster": "traces", "timeout": "5s"}
+        chain["filters"][0]["typed_config"]["tracing"] = {
+            "provider": {
+                "name": "envoy.tracers.opentelemetry",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+                    "service_name": "envoy",
+                    "http_service": {"http_uri": uri},
+                },
+            }
+        }
+        address = {"socket_address": {"address": receiver.hostname, "port_value": receiver.port}}
+        endpoints = [{"lb_endpoints": [{"endpoint": {"address": address}}]}]
+        assignment = {"cluster_name": "traces", "endpoints": endpoints}
+        cluster = {"name": "traces", "type": "STATIC", "load_assignment": assignment}
+        tree["static_resources"]["clusters"].append(cluster)
+        return yaml.safe_dump(tree)
+
+
+@pytest.fixture(scope="module")
+def under_envoy(traced: Stack) -> Iterator[Stack]:
+    with Traced(replace(traced.settings, envoy={})) as running:
         yield running
 
 
@@ -111,7 +154,54 @@ async def test_a_request_with_a_traceparent_has_its_span_in_that_trace_and_the_r
     name = got["x-kvsteer-request-id"]
     span = await asyncio.to_thread(until, lambda: receiver.of(name), 10, "the span arrives")
     assert (span["traceId"], span["parentSpanId"]) == (_TRACE, _SPAN)
+    assert got["traceparent"] == f"00-{_TRACE}-{span['spanId']}-01"
+
+
+async def test_a_request_without_a_traceparent_begins_a_trace_that_the_replica_is_told_of(
+    traced: Stack, receiver: Receiver
+) -> None:
+    got = await ask(traced)
+    name = got["x-kvsteer-request-id"]
+    span = await asyncio.to_thread(until, lambda: receiver.of(name), 10, "the span arrives")
+    assert got["traceparent"] == f"00-{span['traceId']}-{span['spanId']}-01"
+
+
+async def test_what_its_caller_did_not_sample_has_no_span_and_goes_on_as_it_came(
+    traced: Stack, receiver: Receiver
+) -> None:
+    sent = f"00-{_TRACE}-{_SPAN}-00"
+    got = await ask(traced, traceparent=sent)
     assert got["traceparent"] == sent
+    later = (await ask(traced))["x-kvsteer-request-id"]  # ended after it, so its span comes no sooner
+    await asyncio.to_thread(until, lambda: receiver.of(later), 10, "the span arrives")
+    assert receiver.of(got["x-kvsteer-request-id"]) is None
+
+
+async def test_where_envoy_traces_the_gateway_s_span_is_below_envoy_s_call_and_the_replica_is_told_of_envoy_s(
+    under_envoy: Stack, receiver: Receiver
+) -> None:
+    got = await ask(under_envoy, traceparent=f"00-{_TRACE}-{_SPAN}-01")
+    span = await asyncio.to_thread(
+        until, lambda: receiver.of(got["x-kvsteer-request-id"]), 10, "the span arrives"
+    )
+    _, trace, caller, _ = got["traceparent"].split("-")
+    assert span["traceId"] == trace == _TRACE
+    assert len({span["parentSpanId"], caller, span["spanId"], _SPAN}) == 4
+    for name in (caller, span["parentSpanId"]):  # both are spans of Envoy's
+        await asyncio.to_thread(
+            until, lambda name=name: bytes.fromhex(name) in receiver.of_envoy, 20, "Envoy's span arrives"
+        )
+
+
+async def test_where_envoy_begins_the_trace_the_gateway_s_span_is_in_it(
+    under_envoy: Stack, receiver: Receiver
+) -> None:
+    got = await ask(under_envoy)
+    span = await asyncio.to_thread(
+        until, lambda: receiver.of(got["x-kvsteer-request-id"]), 10, "the span arrives"
+    )
+    assert span["traceId"] == got["traceparent"].split("-")[1]
+    assert span.get("parentSpanId")
 
 
 async def test_a_span_tells_the_choice_its_reason_and_the_tokens_and_no_text(

@@ -29,11 +29,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.settled_outcomes: list[str] = []
+        self.callers: list[str] = []
         self.ended_count = 0
 
     def settled(self, exchange: Any, seconds: float) -> None:
         assert 0 <= seconds < patient(5)
         self.settled_outcomes.append(exchange.outcome)
+        self.callers.append(exchange.caller)
 
     def failed(self, exchange: Any, error: Exception) -> None:
         raise AssertionError("the exchange failed") from error
@@ -67,8 +69,8 @@ class Served:
         await self.channel.close()
         await self.transport.stop(1.0)
 
-    def stream(self) -> Any:
-        return self.channel.stream_stream(PROCESS)()
+    def stream(self, **metadata: str) -> Any:
+        return self.channel.stream_stream(PROCESS)(metadata=tuple(metadata.items()))
 
     async def health(self, service: str) -> int:
         request = health_pb2.HealthCheckRequest(service=service).SerializeToString()
@@ -99,6 +101,15 @@ async def gone(condition: Any) -> None:
     async with asyncio.timeout(patient(5)):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def test_a_traceparent_among_the_metadata_of_a_call_is_its_exchange_s_caller(served: Served) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    for call in (served.stream(traceparent=trace), served.stream()):
+        await decided(call)
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+    assert served.watcher.callers == [trace, ""]
 
 
 async def test_a_stream_is_steered_and_released_at_its_end(served: Served) -> None:

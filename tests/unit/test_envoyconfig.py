@@ -119,6 +119,18 @@ def test_the_gateway_may_change_its_own_headers_only(header: str, *, allowed: bo
     assert bool(re.fullmatch(rules["allow_expression"]["regex"], header)) is allowed
 
 
+@pytest.mark.parametrize("selects", [False, True])
+def test_with_tracing_it_gets_and_may_change_traceparent_too(selects: bool) -> None:
+    tracing = {"endpoint": "http://127.0.0.1:4318/v1/traces"}
+    traced = ext_proc(settings(tracing=tracing, requests={"test_selection": selects}))
+    plain = ext_proc(settings(requests={"test_selection": selects}))
+    allowed = [rules["mutation_rules"]["allow_expression"]["regex"] for rules in (plain, traced)]
+    assert [bool(re.fullmatch(regex, "traceparent")) for regex in allowed] == [False, True]
+    assert all(re.fullmatch(regex, "x-gateway-pool") for regex in allowed)
+    assert not any(re.fullmatch(regex, "authorization") for regex in allowed)
+    assert {"exact": "traceparent"} in traced["forward_rules"]["allowed_headers"]["patterns"]
+
+
 # ---- failing open ----
 
 

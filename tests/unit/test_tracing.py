@@ -13,10 +13,14 @@ from prometheus_client import CollectorRegistry
 
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
-from extproc.core.tracing import parent_of
+from extproc.core.pool import Pool
+from extproc.core.steering import Rules, Steering
+from extproc.core.tracing import Span, Traces, parent_of, told
 from extproc.core.usage.record import Usage
 from extproc.io.tracing import Tracer, tracer_of
+from extproc.pb import ext_proc_pb2 as pb
 from extproc.settings.tracing import TracingSettings
+from tests.unit.messages import answer, chat, mutation, request_body, request_headers, set_headers
 
 _TRACE, _SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -32,10 +36,16 @@ def exchange(trace: str = "", **more: Any) -> Exchange:
     ending.by, ending.status, ending.served = "complete", 200, "10.0.0.1:8000"
     made = SimpleNamespace(
         opening=SimpleNamespace(trace=trace), decision=decision, ending=ending, request_id="r-1", outcome="steered",
-        waited=0.5,
+        waited=0.5, caller="", span=None,
     )  # fmt: skip
     vars(made).update(more)
     return cast(Exchange, made)
+
+
+def sent(made: Tracer, ended: Exchange, now: float = 103.0) -> None:
+    """Begin its span as a decision does, and end it."""
+    ended.span = made.traces.begin(ended.caller or ended.opening.trace)
+    made.ended(ended, now)
 
 
 def tracer(**settings: Any) -> Tracer:
@@ -54,7 +64,7 @@ def attributes(span: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_span_is_in_its_callers_trace_below_the_callers_span() -> None:
     made = tracer()
-    made.ended(exchange(f"00-{_TRACE}-{_SPAN}-01"), 103.0)
+    sent(made, exchange(f"00-{_TRACE}-{_SPAN}-01"))
     (span,) = spans(made)
     assert (span["traceId"], span["parentSpanId"]) == (_TRACE, _SPAN)
     assert len(span["spanId"]) == 16
@@ -64,14 +74,14 @@ def test_a_span_is_in_its_callers_trace_below_the_callers_span() -> None:
 
 def test_a_request_whose_caller_does_not_sample_it_has_no_span() -> None:
     made = tracer()
-    made.ended(exchange(f"00-{_TRACE}-{_SPAN}-00"), 103.0)
+    sent(made, exchange(f"00-{_TRACE}-{_SPAN}-00"))
     assert len(made) == 0
 
 
 def test_a_request_without_a_caller_begins_a_trace_for_a_share_of_them() -> None:
     made = tracer(share=0.25)
     for _ in range(400):
-        made.ended(exchange(), 103.0)
+        sent(made, exchange())
     assert 60 < len(made) < 140  # 100 are expected, with a standard deviation of 8.7
     assert "parentSpanId" not in spans(made)[0]
     assert len({span["traceId"] for span in spans(made)}) == len(made)
@@ -82,7 +92,7 @@ def test_a_span_tells_the_reason_and_the_outcome_and_leaves_out_what_is_unknown(
     ended = exchange()
     assert ended.ending is not None
     ended.ending.usage = Usage(input=910, cached=None, output=16)
-    made.ended(ended, 103.0)
+    sent(made, ended)
     told = attributes(spans(made)[0])
     assert told["kvsteer.reason"] == "least_cost"
     assert told["kvsteer.cached_tokens_expected"] == "640"
@@ -98,7 +108,7 @@ def test_a_model_s_name_may_hold_anything() -> None:
     assert ended.decision is not None
     assert ended.decision.prompt is not None
     ended.decision.prompt.model = 'a "quoted"\\name\n\ud800 \x00 ü'
-    made.ended(ended, 103.0)
+    sent(made, ended)
     assert attributes(spans(made)[0])["gen_ai.request.model"] == 'a "quoted"\\name\n? \x00 ü'
 
 
@@ -116,7 +126,7 @@ def test_a_request_for_which_there_was_no_replica_has_a_span_too() -> None:
 def test_many_spans_make_one_message() -> None:
     made = tracer()
     for number in range(100):  # more than are written at a time
-        made.ended(exchange(request_id=f"r-{number}"), 103.0)
+        sent(made, exchange(request_id=f"r-{number}"))
     told = [attributes(span)["kvsteer.request_id"] for span in spans(made)]
     assert told == [f"r-{number}" for number in range(100)]
 
@@ -127,21 +137,21 @@ def test_an_answer_of_500_or_above_makes_an_error(status: int | None, code: dict
     ended = exchange()
     assert ended.ending is not None
     ended.ending.status = status
-    made.ended(ended, 103.0)
+    sent(made, ended)
     assert spans(made)[0]["status"] == code
 
 
 def test_the_oldest_are_dropped_and_counted_when_too_many_wait() -> None:
     made = tracer(queue=3)
     for number in range(5):
-        made.ended(exchange(request_id=f"r-{number}"), 103.0)
+        sent(made, exchange(request_id=f"r-{number}"))
     assert [attributes(span)["kvsteer.request_id"] for span in spans(made)] == ["r-2", "r-3", "r-4"]
     assert made.counts == {"sent": 0, "dropped": 2, "failed": 0}
 
 
 async def test_spans_that_no_collector_takes_are_counted_and_not_kept() -> None:
     made = tracer(timeout=0.5)
-    made.ended(exchange(), 103.0)
+    sent(made, exchange())
     async with made.session() as session:
         assert not await made.send(session)
     assert (len(made), made.counts["failed"]) == (0, 1)
@@ -171,3 +181,65 @@ def test_a_traceparent_of_a_later_version_is_followed() -> None:
 def test_no_header_breaks_it(header: str) -> None:
     found = parent_of(header)
     assert found is None or len(found[0]) == 32
+
+
+def steering(*, share: float = 1.0) -> Steering:
+    """One replica, and traces of a share of the requests that nobody traces."""
+    pool = Pool("p", models=["m"], now=0.0)
+    pool.join("10.0.0.1:8000", 0.0)
+    made = Steering([pool], Rules(), random.Random(1))
+    made.traces = Traces(share, random.Random(2))
+    return made
+
+
+@pytest.mark.parametrize("body", [True, False], ids=["with a body", "at the headers"])
+def test_the_replica_is_told_of_the_gateway_s_span_as_its_caller(body: bool) -> None:
+    made = Exchange(steering())
+    trace = {"traceparent": f"00-{_TRACE}-{_SPAN}-01"}
+    reply = made.receive(request_headers(end=not body, **trace), 1.0)
+    if body:
+        reply = made.receive(request_body(chat()), 1.0)
+    assert made.span is not None
+    assert made.span[:2] == (_TRACE, _SPAN)
+    assert set_headers(answer(reply.data))["traceparent"] == f"00-{_TRACE}-{made.span.id}-01"
+    options = mutation(answer(reply.data)).set_headers
+    (option,) = [option for option in options if option.header.key == "traceparent"]
+    assert option.append_action == option.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def test_a_request_that_is_not_sampled_goes_on_as_it_came() -> None:
+    made = Exchange(steering())
+    made.receive(request_headers(traceparent=f"00-{_TRACE}-{_SPAN}-00"), 1.0)
+    reply = made.receive(request_body(chat()), 1.0)
+    assert made.span is None
+    assert "traceparent" not in set_headers(answer(reply.data))
+
+
+def test_where_envoy_traces_the_span_is_below_envoy_s_call_and_envoy_tells_the_replica_itself() -> None:
+    made = Exchange(steering())
+    made.caller = f"00-{_TRACE}-aaaaaaaaaaaaaaaa-01"
+    made.receive(request_headers(traceparent=f"00-{_TRACE}-{_SPAN}-01"), 1.0)
+    reply = made.receive(request_body(chat()), 1.0)
+    assert made.span is not None
+    assert made.span[:2] == (_TRACE, "aaaaaaaaaaaaaaaa")
+    assert "traceparent" not in set_headers(answer(reply.data))
+
+
+def test_without_tracing_a_traceparent_is_left_alone() -> None:
+    plain = steering()
+    plain.traces = None
+    made = Exchange(plain)
+    made.receive(request_headers(traceparent=f"00-{_TRACE}-{_SPAN}-01"), 1.0)
+    reply = made.receive(request_body(chat()), 1.0)
+    assert made.span is None
+    assert "traceparent" not in set_headers(answer(reply.data))
+
+
+@given(st.integers(0, 2**128 - 1), st.integers(0, 2**64 - 1), st.booleans())
+def test_what_the_replica_is_told_is_a_valid_traceparent(trace: int, own: int, at_headers: bool) -> None:
+    span = Span(f"{trace or 1:032x}", "", f"{own or 1:016x}")
+    reply = pb.ProcessingResponse.FromString(told(span, at_headers=at_headers))
+    side = reply.request_headers if at_headers else reply.request_body
+    (option,) = side.response.header_mutation.set_headers
+    assert option.header.key == "traceparent"
+    assert parent_of(option.header.raw_value.decode()) == (span.trace, span.id, True)

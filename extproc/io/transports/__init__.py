@@ -34,6 +34,10 @@ class Session(Protocol):
 
     held: bool
 
+    def called_by(self, trace: str) -> None:
+        """The stream's own `traceparent` (gRPC metadata); called before its first message, where there is one."""
+        ...
+
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """Take in one serialized message: the answer, whether to close with OK, whether it may end here."""
         ...

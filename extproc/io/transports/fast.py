@@ -251,6 +251,8 @@ class _Exchange:
         self._server = server
         self._call = call
         self._session = server.session()
+        if call.trace:
+            self._session.called_by(call.trace)
         self.large = server.large
         self._undecided = True
         #: Messages that came while an answer is owed; None while none is.

@@ -131,6 +131,9 @@ class GrpcioTransport:
         self._open.add(task)
         self._undecided.add(task)
         session = self._sessions()
+        for name, value in context.invocation_metadata() or ():
+            if name == "traceparent":
+                session.called_by(value)
         try:
             await self._converse(session, context, task)
         except asyncio.CancelledError:

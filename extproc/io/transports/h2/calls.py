@@ -12,6 +12,8 @@ from extproc.io.transports.h2.streams import DEAF, Receiver, Stream
 
 #: Bytes of a request that is no gRPC, read before it is refused whether it ended or not.
 _READ_ANYWAY: Final = 65_536
+#: Bytes of a `traceparent` that are kept: the form of today has 55.
+_TRACE: Final = 64
 _REFUSAL: Final = b"This port speaks gRPC: POST with content-type application/grpc.\n"
 
 
@@ -48,7 +50,11 @@ Later = Callable[[float, Callable[[], None]], Timer]
 
 
 class Call:
-    """One gRPC call. Reads its stream, and answers."""
+    """One gRPC call. Reads its stream, and answers.
+
+    Attributes:
+        trace: `traceparent` in its metadata, not checked; "" for none.
+    """
 
     __slots__ = (
         "_assembly",
@@ -60,9 +66,12 @@ class Call:
         "_refusals",
         "_stream",
         "timer",
+        "trace",
     )
 
-    def __init__(self, connection: Sender, stream: Stream, most: int, refusals: Refusals) -> None:
+    def __init__(
+        self, connection: Sender, stream: Stream, most: int, refusals: Refusals, trace: str = ""
+    ) -> None:
         self._connection = connection
         self._stream = stream
         self._most = most
@@ -72,6 +81,7 @@ class Call:
         self._done = False
         self._lent = 0  # bytes of large messages that the handler has not freed
         self.timer: Timer | None = None
+        self.trace = trace
 
     def begin(self, method: Method) -> Receiver:
         """Give the call to its method; the method may have ended it already when this returns."""
@@ -214,10 +224,10 @@ class _NotGrpc:
 class _Plan:
     """What becomes of every request with one head."""
 
-    __slots__ = ("http", "method", "timeout")
+    __slots__ = ("http", "method", "timeout", "trace")
 
-    def __init__(self, method: Method, timeout: float | None, http: int) -> None:
-        self.method, self.timeout, self.http = method, timeout, http
+    def __init__(self, method: Method, timeout: float | None, http: int, trace: str) -> None:
+        self.method, self.timeout, self.http, self.trace = method, timeout, http, trace
 
 
 def unknown(call: Call) -> Handler:
@@ -275,7 +285,7 @@ class Router:
             plan = head.note = self._plan(head)
         if plan.http:
             return _NotGrpc(connection, stream, plan.http)
-        call = Call(connection, stream, self._most, self._refusals)
+        call = Call(connection, stream, self._most, self._refusals, plan.trace)
         receiver = call.begin(plan.method)
         if plan.timeout is not None and receiver is call:
             call.timer = self._later(plan.timeout, call.expire)
@@ -284,7 +294,8 @@ class Router:
     def _plan(self, head: Head) -> _Plan:
         asked = grpc.ask(head)
         method = _faulty(asked.fault) if asked.fault else self._methods.get(asked.path, unknown)
-        return _Plan(method, asked.timeout, asked.http)
+        trace = head.get(b"traceparent") or b""
+        return _Plan(method, asked.timeout, asked.http, trace[:_TRACE].decode("latin-1"))
 
 
 class Unary:
