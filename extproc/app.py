@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from extproc.building import build_reader, build_steering, modes
 from extproc.config import GatewaySettings
-from extproc.io import adapter_lists, clock, version_desk
+from extproc.io import clock, version_desk
+from extproc.io.adapter_duty import AdapterDuty
 from extproc.io.adapter_metrics import AdapterMetrics
 from extproc.io.admin import Admin
 from extproc.io.admission import LOOK, Admission
@@ -103,6 +104,7 @@ class Gateway:
             streams=lambda: self.exchanges.open,
         )  # fmt: skip
         sharing = self.together.sharing
+        self.adapters = AdapterDuty(settings, pools, self.gateway_id, sharing, clock.monotonic)
         if settings.feedback.observer:
             alone = self.gateway_id, secrets.randbits(62)
             self.steering.identity = sharing.identity if sharing else alone
@@ -180,9 +182,7 @@ class Gateway:
         every("endings", 1.0, lambda: self.endings.sweep(clock.monotonic()))
         every("page", 1.0, self.page.tick)
         every("sweep", _SWEEP, lambda: self.steering.expire(clock.monotonic()))
-        asked = [pool.adapters.ask for pool in self.settings.pools]
-        for name, seconds, lists in adapter_lists.build(pools, asked):
-            every(name, seconds, lists.look)
+        self.adapters.start(self.tasks)
         if self.admission is not None:
             every("admission", self.admission.interval, self.admission.tick)
             every("loads", LOOK, self.admission.look)
@@ -194,6 +194,7 @@ class Gateway:
         self._stopping = True
         self.transport.set_ready(False)
         self.waking.close()
+        self.adapters.let_go()
         if self.admission is not None:
             self.admission.let_go()
         _log.info("draining", open_streams=self.exchanges.open)
@@ -203,6 +204,7 @@ class Gateway:
             await self.reader.close()
         await self.members.stop()
         await self.tasks.close()
+        await self.adapters.close()
         if self.tracer is not None:
             await self.tracer.flush()
         if self.admission is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from extproc.config import GatewaySettings, PoolSettings, ReplicaSettings
+from extproc.core.adapter_loads import Loading
 from extproc.core.adapters import Adapters
 from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
@@ -69,6 +70,9 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
     for pool, chosen in zip(pools, settings.pools, strict=True):
         if chosen.late_binding.enabled:
             _furnish(steering, pool, chosen, settings)
+        if pool.adapters is not None and pool.adapters.loading is not None:
+            patience = chosen.adapters.loading.wait + settings.envoy.message_timeout
+            pool.adapters.loading.patience = wait_for(patience)
     return steering
 
 
@@ -122,7 +126,9 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
     if settings.mirror.share:
         pool.mirror = Mirror(pool_cluster(settings.mirror.pool), settings.mirror.share)
     if settings.adapters.enabled:
-        pool.adapters = Adapters(settings.adapters.rules)
+        pool.adapters = Adapters(settings.adapters.rules(settings.models))
+        if settings.adapters.loads:
+            pool.adapters.loading = Loading(pool.adapters, settings.adapters.loading.rules, now)
     if settings.prefill.enabled:
         pool.handover = _build_handover(settings)
     if settings.ranks.enabled:

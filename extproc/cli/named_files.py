@@ -74,6 +74,7 @@ def _named_by_redis(redis: RedisSettings) -> Iterator[tuple[Loc, str, Callable[[
 def _named_by_pool(pool: PoolSettings) -> Iterator[tuple[Loc, str, Callable[[str], None]]]:
     found: list[tuple[Loc, str, Callable[[str], None]]] = [
         (("metrics", "token_file"), pool.metrics.token_file, _is_token),
+        (("adapters", "token_file"), pool.adapters.token_file, _is_token),
         (("metrics", "ca_file"), pool.metrics.ca_file, _has_certificates),
     ]
     if pool.metrics.token.startswith("env:"):

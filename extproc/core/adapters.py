@@ -22,6 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from extproc.core.adapter_loads import Loading
+from extproc.core.adapter_waits import Waiter
 from extproc.core.fleet import Replica
 from extproc.core.prompt import Prompt
 from extproc.core.sample import Sample
@@ -64,12 +66,14 @@ class Adapters:
     Attributes:
         load: seconds that a load is believed to take.
         bound: requests by tier, since the start.
+        loading: loads them through the engines' API; None where nobody does.
     """
 
     def __init__(self, rules: AdapterRules) -> None:
         self.rules = rules
         self.load = rules.load
         self.bound = dict.fromkeys(TIERS, 0)
+        self.loading: Loading | None = None
         self._names: dict[str, str] = dict(rules.names)
         #: Slot of a replica in the index -> adapter -> when it was last used, in the order of use.
         self._held: dict[int, OrderedDict[str, float]] = {}
@@ -77,6 +81,8 @@ class Adapters:
         self._holders: dict[str, dict[int, float]] = {}
         #: Slot -> adapters that the replica lists; none where it was not asked or did not answer.
         self._listed: dict[int, frozenset[str]] = {}
+        #: Slot -> when that last changed through the API: what the replica was asked before says less.
+        self._changed: dict[int, float] = {}
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -111,10 +117,36 @@ class Adapters:
         listed = self._listed.get(replica.slot)
         return listed is None or name in listed
 
+    def listing(self, replica: Replica) -> frozenset[str] | None:
+        """Adapters that a replica lists; None where it is not known."""
+        return self._listed.get(replica.slot)
+
+    @property
+    def listings(self) -> int:
+        """Pairs of a replica and an adapter that it lists."""
+        return sum(map(len, self._listed.values()))
+
     # -- what a decision asks --------------------------------------------------------------------------
 
+    def keeps(
+        self, waiter: Waiter, key: int, prompt: Prompt, replicas: Sequence[Replica], now: float
+    ) -> bool:
+        """Whether a request waits until its adapter is loaded somewhere: `waiter.due` is called then."""
+        return self.loading is not None and self.loading.keeps(waiter, key, self.of(prompt), replicas, now)
+
+    @property
+    def patience(self) -> bytes:
+        """What makes Envoy wait for it."""
+        return self.loading.patience if self.loading is not None else b""
+
     def serving(self, replicas: Sequence[Replica], name: str) -> Sequence[Replica]:
-        """Those that may serve an adapter; all of them where none may, as what they list may be old."""
+        """Those that may serve an adapter; all of them where none may, as what they list may be old.
+
+        One that is loaded here goes to who lists it, else to who is not known not to; there may be none.
+        """
+        if self.loading is not None and name in self.loading.rules.paths:
+            sure = [replica for replica in replicas if name in self._listed.get(replica.slot, ())]
+            return sure or [replica for replica in replicas if self.lists(replica, name)]
         if not self._listed:
             return replicas
         found = [replica for replica in replicas if self.lists(replica, name)]
@@ -140,10 +172,12 @@ class Adapters:
 
     # -- what happens ----------------------------------------------------------------------------------
 
-    def placed(self, replica: Replica, name: str, now: float) -> None:
-        """A request for an adapter ("" for none) was bound to a replica: it holds the adapter from now on."""
+    def placed(self, replica: Replica, name: str, now: float, key: int = 0) -> None:
+        """Request `key` for an adapter ("" for none) was bound to a replica: it holds the adapter from now on."""
         if not name:
             return
+        if self.loading is not None:
+            self.loading.use.began(key, replica.slot, name, now)
         held = replica.slot in self._holders.get(name, ())
         self.bound[HELD if held else self._price(replica, 0.0, now)[0]] += 1
         self._use(replica.slot, self.slots(replica), (name,), now)
@@ -155,33 +189,63 @@ class Adapters:
         names = [name for name in sample.adapters if self._learn(name, "")]
         self._use(replica.slot, self.slots(replica), names, sample.at)
 
-    def listed(self, replica: Replica, names: Mapping[str, str]) -> None:
-        """A replica listed its adapters, each with its model; what it does not list it does not hold."""
-        known = frozenset(name for name, parent in names.items() if self._learn(name, parent))
-        self._listed[replica.slot] = known
-        for name in [name for name in self._held.get(replica.slot, ()) if name not in known]:
-            self._drop(replica.slot, name)
+    def listed(self, replica: Replica, names: Mapping[str, str], asked: float = math.inf) -> None:
+        """A replica listed its adapters, each with its model; what it does not list it does not hold.
+
+        It says nothing where something is loaded or unloaded there, or was since it was asked.
+        """
+        at_it = self.loading is not None and self.loading.is_at(replica)
+        if at_it or asked < self._changed.get(replica.slot, -math.inf):
+            return
+        self._list(
+            replica.slot, frozenset(name for name, parent in names.items() if self._learn(name, parent))
+        )
+
+    def told(self, replica: Replica, names: Iterable[str], managed: Iterable[str]) -> None:
+        """Who loads adapters tells which of `managed` a replica serves now; of others it says nothing."""
+        listed = self._listed.get(replica.slot)
+        if listed is not None:
+            self._list(replica.slot, (listed - frozenset(managed)) | frozenset(names) & self._names.keys())
 
     def loaded(self, replica: Replica, name: str, now: float, seconds: float) -> None:
         """An adapter was loaded through the API, which took so long."""
         self.load += (seconds - self.load) / 4  # the mean of about the last four
         self._listed[replica.slot] = self._listed.get(replica.slot, frozenset()) | {name}
+        self._changed[replica.slot] = now
         self._use(replica.slot, self.slots(replica), (name,), now)
+        if self.loading is not None:
+            self.loading.use.touched(replica.slot, name, now)
 
-    def unloaded(self, replica: Replica, name: str) -> None:
-        """An adapter was unloaded through the API."""
-        self._listed[replica.slot] = self._listed.get(replica.slot, frozenset()) - {name}
-        if name in self._held.get(replica.slot, ()):
-            self._drop(replica.slot, name)
+    def unloaded(self, replica: Replica, name: str, now: float) -> None:
+        """An adapter is unloaded through the API."""
+        self._changed[replica.slot] = now
+        self._list(replica.slot, self._listed.get(replica.slot, frozenset()) - {name})
+
+    def unsure(self, replica: Replica, now: float) -> None:
+        """A call to its API failed: what it serves is not known until it lists it again."""
+        self._changed[replica.slot] = now
+        self._listed.pop(replica.slot, None)
 
     def left(self, slot: int) -> None:
         """The incarnation of this index slot is gone, with all it held."""
         for name in list(self._held.get(slot, ())):
             self._drop(slot, name)
-        self._held.pop(slot, None)
-        self._listed.pop(slot, None)
+        for known in (self._held, self._listed, self._changed):
+            known.pop(slot, None)
+        if self.loading is not None:
+            self.loading.left(slot)
 
     # -- inside ----------------------------------------------------------------------------------------
+
+    def _list(self, slot: int, names: frozenset[str]) -> None:
+        """What a replica lists from now on; it holds nothing else."""
+        gone = self._listed.get(slot, frozenset()) - names
+        self._listed[slot] = names
+        for name in [name for name in self._held.get(slot, ()) if name not in names]:
+            self._drop(slot, name)
+        if self.loading is not None:
+            for name in gone:
+                self.loading.use.forget(slot, name)
 
     def _learn(self, name: str, parent: str) -> bool:
         """Know a name that an engine told; False for one too many or too long."""

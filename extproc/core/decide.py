@@ -193,7 +193,7 @@ def bind(decision: Decision, replica: Replica, ledger: Ledger, *, learns: bool =
     if decision.prompt is not None:
         decision.before = pool.place(replica, decision.prompt.chains, now)
         if pool.adapters is not None:
-            pool.adapters.placed(replica, pool.adapters.of(decision.prompt), now)
+            pool.adapters.placed(replica, pool.adapters.of(decision.prompt), now, decision.key)
     if ledger.listener is not None:
         ledger.listener.placed(decision, replica)
 
@@ -220,13 +220,16 @@ def _among(
         among = [replica for replica in among if all(replica.address in each for each in only)]
     if pool.adapters is None or not adapter:
         return usable(among, rng, now)
-    if pool.ring is not None and not only:
+    if (
+        pool.ring is not None and not only and pool.adapters.loading is None
+    ):  # else few serve it, whoever holds it
         among = pool.ring.reach(dict.fromkeys(pool.adapters.holders(adapter), 0.0) | held, rng)
     serving = pool.adapters.serving(among, adapter)
     found = usable(serving, rng, now)
     if serving is among:
         return found
-    others = [(replica, NOT_LISTED) for replica in among if not pool.adapters.lists(replica, adapter)]
+    may = set(map(id, serving))
+    others = [(replica, NOT_LISTED) for replica in among if id(replica) not in may]
     return found._replace(excluded=[*found.excluded, *others])
 
 

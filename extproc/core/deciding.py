@@ -150,14 +150,22 @@ class Deciding:
                         steering.rules, prompt, answer.lesser, self.opening.path, body
                     )
         if self._has_to_wait(prompt, pool, size, now):
-            return self._hold(Owed(prompt, pool, now, outcome, size), steering.holding.patience(pool))
+            patience = steering.holding.patience(pool) if pool.adapters is None else pool.adapters.patience
+            return self._hold(Owed(prompt, pool, now, outcome, size), patience)
         return self._decide_now(prompt, pool, now, outcome)
 
     def _has_to_wait(self, prompt: Prompt | None, pool: Pool, size: int, now: float) -> bool:
-        """Whether its pool's room, which reckons with every replica, keeps it until one is nearly free for it."""
-        if pool.room is None or prompt is None or self.opening.only:
+        """Whether its pool keeps it: until its adapter is loaded, or, in its room, until a replica is nearly free.
+
+        Both reckon with every replica.
+        """
+        if prompt is None or self.opening.only:
             return False
-        return self._steering.holding.keeps(self, self._key, pool, prompt, size, now)
+        if pool.adapters is not None:  # which have no room
+            return pool.adapters.keeps(self, self._key, prompt, pool.replicas, now)
+        return pool.room is not None and self._steering.holding.keeps(
+            self, self._key, pool, prompt, size, now
+        )
 
     def _hold(self, owed: Owed, patience: bytes) -> Reply:
         self.state, self._owed = HELD, owed

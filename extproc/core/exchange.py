@@ -141,7 +141,7 @@ class Exchange(Bodied):
         ledger.release(self._key, now, answered=self.ending is not None and self.ending.answered)
         if self._steering.desk is not None:
             self._steering.desk.settle(self._key, wire.used(self.decision, self.ending))
-        self._steering.holding.stir()
+        self._steering.over(self._key, now)
 
     def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
         rules = self._steering.rules

@@ -217,6 +217,13 @@ class Steering:
             if replica.breaker.state != before and replica.breaker.state != HALF_OPEN:
                 self.on_breaker(pool, replica, replica.breaker.rest(now))
 
+    def over(self, key: int, now: float) -> None:
+        """An exchange is over: its adapter is free, and others may go."""
+        for pool in self.pools:
+            if pool.adapters is not None and pool.adapters.loading is not None:
+                pool.adapters.loading.ended(key, now)
+        self.holding.stir()
+
     def first_token(self, key: int, now: float, seen: float | None = None) -> None:
         """The first piece of an exchange's answer was seen, at `seen` when not now: its prompt is computed.
 

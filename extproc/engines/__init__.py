@@ -7,6 +7,7 @@ names into the table of docs/engines.md (a test compares them).
 from typing import Protocol
 
 from extproc.core.sample import Sample
+from extproc.engines.adapter_calls import AdapterCalls
 from extproc.engines.generic import Generic, made_of
 from extproc.engines.llamacpp import LlamaCpp
 from extproc.engines.sglang import Sglang
@@ -28,6 +29,10 @@ class Engine(Protocol):
     @property
     def wanted(self) -> tuple[str, ...]:
         """The sample names that are read; a line with another name is never looked at."""
+
+    @property
+    def adapter_calls(self) -> AdapterCalls | None:
+        """How it loads and unloads LoRA adapters while it runs; None where it does not."""
 
     def recognises(self, text: bytes) -> bool:
         """Whether a body is this engine's."""

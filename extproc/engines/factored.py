@@ -25,6 +25,7 @@ class Factored:
         self._selector = Selector.parse(metric)
         self._reader = Reader((self._selector.name,))
         self.name = engine.name
+        self.adapter_calls = engine.adapter_calls
         self.wanted = tuple(sorted({*engine.wanted, self._selector.name}))
 
     def recognises(self, text: bytes) -> bool:

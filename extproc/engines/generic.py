@@ -75,6 +75,7 @@ class Generic:
     """
 
     name = "generic"
+    adapter_calls = None
 
     def __init__(self, names: Mapping[str, str]) -> None:
         unknown = sorted(names.keys() - set(FIELDS))

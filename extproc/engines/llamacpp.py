@@ -23,6 +23,7 @@ class LlamaCpp:
     """Reads llama-server's /metrics."""
 
     name = "llamacpp"
+    adapter_calls = None
     wanted = (
         *(_RUNNING, _WAITING, _KV_USED, _COMPUTED, _CACHED, _GENERATED),
         *(_PREFILL_SECONDS, _DECODE_SECONDS),

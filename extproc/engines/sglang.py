@@ -9,9 +9,11 @@ scheduler's counters are read where the version has them. Its output counter lac
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from extproc.core.sample import Sample
 from extproc.engines import json_body
+from extproc.engines.adapter_calls import ALREADY, REFUSED, AdapterCalls, usual
 from extproc.engines.exposition import Reader, Reading, Series
 from extproc.engines.quantities import (
     Ranks,
@@ -58,10 +60,34 @@ _DECODED = having("mode", "decode")
 _PREFILL = having("stage", "prefill_forward")
 
 
+def _complaint(status: int, body: dict[str, Any] | None) -> str:
+    """What SGLang says is wrong, in small letters: it answers 400 with `success` false and `error_message`."""
+    said = body.get("error_message") if body and status == 400 else None
+    return said.lower() if isinstance(said, str) else ""
+
+
+def _loaded(status: int, body: dict[str, Any] | None) -> str:
+    said = _complaint(status, body)
+    if "already" in said:
+        return ALREADY
+    return REFUSED if said else usual(status)
+
+
+def _unloaded(status: int, body: dict[str, Any] | None) -> str:
+    said = _complaint(status, body)
+    return (
+        ALREADY if "not found" in said or "does not exist" in said or "not loaded" in said else usual(status)
+    )
+
+
 class Sglang:
     """Reads SGLang's /metrics and /v1/loads."""
 
     name = "sglang"
+    #: Needs --enable-lora. It waits for requests of an adapter to end before it unloads it.
+    adapter_calls = AdapterCalls(
+        "/load_lora_adapter", "/unload_lora_adapter", loaded=_loaded, unloaded=_unloaded
+    )
     wanted = (
         *(_RUNNING, _WAITING, _GRAMMAR, _USAGE, _FULL_USAGE, _USED, _CAPACITY, _PAGE),
         *(_PREFILL_TOKENS, _LIVE_TOKENS, _CACHED, _PROMPT, _GENERATED, _ADAPTER_SLOTS),

@@ -22,6 +22,7 @@ class Tgi:
     """Reads TGI's /metrics."""
 
     name = "tgi"
+    adapter_calls = None
     wanted = (_RUNNING, _WAITING, _RESERVED, _CAPACITY, _PROMPT, _GENERATED, f"{_TPOT}_sum", f"{_TPOT}_count")
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ class Triton:
     """Reads the TensorRT-LLM part of Triton's /metrics."""
 
     name = "triton"
+    adapter_calls = None
     wanted = (_REQUESTS, _BLOCKS, _PROMPT, _GENERATED)
 
     def __init__(self) -> None:

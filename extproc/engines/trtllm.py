@@ -32,6 +32,7 @@ class TrtLlm:
     """Reads both kinds of metrics that trtllm-serve has."""
 
     name = "trtllm"
+    adapter_calls = None
     wanted = (
         *(_RUNNING, _WAITING, _KV_USED, _MAX_BLOCKS, _USED_BLOCKS, _BLOCK_SIZE, _REUSED, _MISSED),
         *(_PROMPT, _CACHED, _GENERATED, *_MAX_BATCH),

@@ -7,8 +7,10 @@ sum over ranks and stands on each rank's series, `kv_cache_size_tokens` (0.24 on
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from extproc.core.sample import Sample
+from extproc.engines.adapter_calls import ALREADY, REFUSED, AdapterCalls, usual
 from extproc.engines.exposition import Reader, Reading, Series
 from extproc.engines.quantities import (
     Ranks,
@@ -49,10 +51,34 @@ _STARTED = "process_start_time_seconds"
 _COUNTS_BLOCKS = b"in terms of number of queried blocks"
 
 
+def _error(body: dict[str, Any] | None) -> str:
+    """What an answer of vLLM's API says is wrong; "" for one that is not its API's, as unknown paths get."""
+    error = body.get("error") if body else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else ""
+
+
+def _loaded(status: int, body: dict[str, Any] | None) -> str:
+    """Of 0.32: 200; 400 where it is loaded already; 404 for files that are not there; other 400 for bad ones."""
+    said = _error(body)
+    if status == 400 and "already been loaded" in said:
+        return ALREADY
+    return REFUSED if said and status in (400, 404) else usual(status)
+
+
+def _unloaded(status: int, body: dict[str, Any] | None) -> str:
+    """200; 404 (older: 400) where there is none of the name."""
+    return ALREADY if status in (400, 404) and "cannot be found" in _error(body) else usual(status)
+
+
 class Vllm:
     """Reads vLLM's /metrics."""
 
     name = "vllm"
+    #: There only with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.
+    adapter_calls = AdapterCalls(
+        "/v1/load_lora_adapter", "/v1/unload_lora_adapter", loaded=_loaded, unloaded=_unloaded
+    )
     wanted = (
         *(_RUNNING, _WAITING, _SWAPPED, *_KV_USED),
         *(*_HITS, *_QUERIES, _OLD_HITS, _OLD_QUERIES, *_PROMPT, *_GENERATED),

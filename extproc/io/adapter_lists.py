@@ -1,50 +1,80 @@
-"""Asks each replica's /v1/models which LoRA adapters it serves, now and then.
+"""Asks each replica's /v1/models which LoRA adapters it serves: at once where that is not known, else now and then.
 
 vLLM and SGLang list an adapter as a model with its base model as `parent`. A replica that does not answer, or not in
 this form, keeps what it listed before; nothing is concluded from silence.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 import orjson
 import structlog
 from yarl import URL
 
+from extproc.core.adapters import Adapters
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 from extproc.io.http_get import GetFailed, Getter
+from extproc.io.scrape import Bearer
 
 _log = structlog.get_logger("kvsteer.adapters")
 
+#: Seconds between looks at who is to be asked.
+LOOK: Final = 0.1
 #: Seconds that one answer may take, and its most bytes: ten thousand adapters take 4 MB.
 _TIMEOUT: Final = 2.0
 _MOST_BYTES: Final = 8 * 2**20
 #: Replicas asked at once.
 _AT_ONCE: Final = 8
+#: Seconds after which one whose list is not known is asked again.
+_AGAIN: Final = 1.0
 
 
 class AdapterLists:
     """Keeps one pool's adapters in line with what its replicas list.
 
     Args:
-        pool: one with `adapters`.
+        pool, adapters: the pool, and its adapters.
+        every: seconds between two looks at a replica.
+        bearer: the key that engines want; None for none.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        adapters: Adapters,
+        every: float,
+        bearer: Bearer | None,
+        clock: Callable[[], float],
+    ) -> None:
         self._pool = pool
+        self._adapters = adapters
+        self._every = every
+        self._bearer = bearer
+        self._clock = clock
+        self._asked: dict[int, float] = {}  # when, by the replica's slot
         self._silent: set[str] = set()
 
     async def look(self) -> None:
-        """Ask every replica once. Never raises for what a replica does."""
-        left = list(self._pool.replicas)
+        """Ask every replica that is due. Never raises for what a replica does."""
+        replicas, now = self._pool.replicas, self._clock()
+        self._asked = {r.slot: self._asked[r.slot] for r in replicas if r.slot in self._asked}
+        left = [replica for replica in replicas if self._is_due(replica, now)]
         while left:
             batch, left = left[:_AT_ONCE], left[_AT_ONCE:]
             await asyncio.gather(*(self._ask(replica) for replica in batch))
 
+    def _is_due(self, replica: Replica, now: float) -> bool:
+        known = self._adapters.listing(replica) is not None
+        after = self._every if known else min(_AGAIN, self._every)
+        return now - self._asked.get(replica.slot, -inf) >= after
+
     async def _ask(self, replica: Replica) -> None:
-        names = await listed(replica.address)
+        self._asked[replica.slot] = asked = self._clock()
+        names = await listed(replica.address, self._bearer.header() if self._bearer else None)
         if names is None:
             if replica.address not in self._silent:
                 _log.warning(
@@ -53,17 +83,17 @@ class AdapterLists:
             self._silent.add(replica.address)
             return
         self._silent.discard(replica.address)
-        if self._pool.adapters is not None and self._pool.get(replica.address) is replica:
-            self._pool.adapters.listed(replica, names)
+        if self._pool.get(replica.address) is replica:
+            self._adapters.listed(replica, names, asked)
 
 
-async def listed(address: str) -> dict[str, str] | None:
+async def listed(address: str, authorization: str | None = None) -> dict[str, str] | None:
     """Adapters that a replica lists, and their models; None where it can't be told."""
     url = URL(f"http://{address}/v1/models")
     getter = Getter(url, None, _MOST_BYTES, {"accept": "application/json"})
     try:
         async with asyncio.timeout(_TIMEOUT):
-            answer = await getter.get()
+            answer = await getter.get(authorization)
     except (GetFailed, TimeoutError):
         return None
     finally:
@@ -86,12 +116,3 @@ def read_list(body: bytes) -> dict[str, str] | None:
         for row in rows
         if isinstance(row.get("id"), str) and isinstance(row.get("parent"), str) and row["parent"]
     }
-
-
-def build(pools: Sequence[Pool], intervals: Sequence[float]) -> list[tuple[str, float, AdapterLists]]:
-    """Name of the task, seconds between looks, and who looks; only for pools that want it."""
-    return [
-        (f"adapters {pool.name}", seconds, AdapterLists(pool))
-        for pool, seconds in zip(pools, intervals, strict=True)
-        if pool.adapters is not None and seconds
-    ]

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from extproc.core.routes import KINDS, Route
 from extproc.engines import Engine, made_of
 from extproc.quantities import Duration, Number, Whole
-from extproc.settings.adapters import AdapterSettings, check_policy_weighs
+from extproc.settings.adapters import AdapterSettings, check_engine_loads, check_policy_weighs
 from extproc.settings.base import Settings, form
 from extproc.settings.discovery import DiscoverySettings
 from extproc.settings.factor import FactorSettings
@@ -201,6 +201,8 @@ class PoolSettings(Settings):
     def _adapters_and_factor_fit(self) -> Self:
         if self.adapters.enabled:
             check_policy_weighs(self.policy.name, self.late_binding.enabled)
+        if self.adapters.loads:
+            check_engine_loads(self.engine, hands_over=self.prefill.enabled)
         self.factor.check(self.engine)
         return self
 

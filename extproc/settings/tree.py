@@ -141,8 +141,12 @@ class GatewaySettings(Settings):
 
     @property
     def longest_wait(self) -> float:
-        """Seconds for which a request may wait here, for admission and then for a replica; 0 where none does."""
+        """Seconds for which a request may wait here, for admission and then for a replica; 0 where none does.
+
+        What is waited for with a replica is its turn there, or an adapter; no pool has both.
+        """
         rooms = [pool.late_binding.longest_wait for pool in self.pools if pool.late_binding.enabled]
+        rooms += [pool.adapters.loading.wait for pool in self.pools if pool.adapters.loads]
         return max(rooms, default=0.0) + (self.admission.queue.wait if self.admission.is_on else 0.0)
 
     @property

@@ -152,7 +152,7 @@ def test_loads_through_the_api_teach_what_a_load_takes():
     adapters.loaded(replica, "a", 1.0, 2.5)
     assert adapters.load == 1.0, "0.5 s, and a quarter of the way to 2.5 s"
     assert adapters.held(replica) == ["a"]
-    adapters.unloaded(replica, "a")
+    adapters.unloaded(replica, "a", 2.0)
     assert (adapters.held(replica), adapters.lists(replica, "a")) == ([], False)
 
 

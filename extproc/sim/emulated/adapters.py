@@ -2,37 +2,40 @@
 
 As in vLLM: what is served is registered at the start or by `POST /v1/load_lora_adapter`; a batch computes with at
 most `max_loras` of them. One that is not in a slot is loaded by the step that admits its first sequence, which takes
-that much longer for all; the one used longest ago makes room. While every slot computes, sequences of other adapters
-wait, and those behind them go on.
+that much longer for all; the one used longest ago makes room. Registering one at run time puts it into a slot. While
+every slot computes, sequences of other adapters wait, and those behind them go on.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 
 class Registry:
-    """Adapters that requests may name, in the order in which they came."""
+    """Adapters that requests may name, in the order in which they came, and where their weights are said to lie."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names: dict[str, Any] = dict.fromkeys(names)
+        self._paths: dict[str, str] = {name: name for name in names}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._paths
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._paths)
 
-    def add(self, name: str) -> bool:
+    def path(self, name: str) -> str:
+        """Where the weights of one that is served lie."""
+        return self._paths[name]
+
+    def add(self, name: str, path: str = "") -> bool:
         """Serve an adapter; False when it is served already."""
-        if name in self._names:
+        if name in self._paths:
             return False
-        self._names[name] = None
+        self._paths[name] = path or name
         return True
 
     def remove(self, name: str) -> bool:
         """Serve it no more; False when it was not served."""
-        return self._names.pop(name, False) is None
+        return self._paths.pop(name, None) is not None
 
 
 class Slots:
@@ -77,6 +80,12 @@ class Slots:
         self._resident[name] = None
         self.loads += 1
         return True
+
+    def put(self, name: str) -> None:
+        """An adapter was registered at run time, which loads it, too, where a slot is free or idle."""
+        if self.has_room(name):
+            self.take(name)
+            self.give_back(name)
 
     def give_back(self, name: str) -> None:
         """A sequence ended."""

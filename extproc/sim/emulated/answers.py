@@ -2,12 +2,12 @@
 
 import base64
 from array import array
-from collections.abc import Iterable
 from typing import Any
 
 import orjson
 import xxhash
 
+from extproc.sim.emulated.adapters import Registry
 from extproc.sim.emulated.jobs import Job
 from extproc.sim.emulated.scheduler import Sequence
 from extproc.sim.emulated.settings import EngineSettings
@@ -222,20 +222,20 @@ def scores(job: Job, request_id: str, created: int) -> bytes:
     )
 
 
-def models(settings: EngineSettings, adapters: Iterable[str], created: int) -> bytes:
+def models(settings: EngineSettings, adapters: Registry, created: int) -> bytes:
     """The body of /v1/models: the model and its adapters."""
-    entries = [_model(settings.model, None, settings.longest, created)]
-    entries += [_model(adapter, settings.model, None, created) for adapter in adapters]
+    entries = [_model(settings.model, settings.model, None, settings.longest, created)]
+    entries += [_model(it, adapters.path(it), settings.model, None, created) for it in adapters]
     return orjson.dumps({"object": "list", "data": entries})
 
 
-def _model(name: str, parent: str | None, longest: int | None, created: int) -> dict[str, Any]:
+def _model(name: str, root: str, parent: str | None, longest: int | None, created: int) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": created,
         "owned_by": "vllm",
-        "root": name,
+        "root": root,
         "parent": parent,
         "max_model_len": longest,
         "permission": [_permission(name, created)],

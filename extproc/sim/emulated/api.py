@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _MAX_ECHO = 8000
 
 
+#: Served only where adapters may come and go at run time.
+_AT_RUN_TIME = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+
+
 class _Route(NamedTuple):
     methods: tuple[str, ...]
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -78,7 +82,7 @@ class Api:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Any request of any connection."""
         route = self._routes.get(request.path)
-        if route is None:
+        if route is None or (request.path in _AT_RUN_TIME and not self._settings.runtime_adapters):
             return self._json(b'{"detail":"Not Found"}', status=404)
         if request.method not in route.methods:
             allow = {"allow": ", ".join(route.methods)}
@@ -252,28 +256,35 @@ class Api:
         )
 
     async def _load_adapter(self, request: web.BaseRequest) -> web.StreamResponse:
-        name = await self._adapter_named(request)
-        if not self._reader.adapters.add(name):
-            raise Problem(f"The lora adapter '{name}' has already been loaded.", kind="InvalidUserInput")
+        name, path = await self._adapter_named(request, "lora_name", "lora_path")
+        reader = self._reader
+        if name in reader.adapters:
+            raise problems.adapter_loaded(name)
+        if path.rstrip("/").endswith("/missing"):
+            raise problems.no_adapter(name, path)
+        await asyncio.sleep(self._settings.adapter_register_ms / 1000 / self._settings.speed)
+        if not reader.adapters.add(name, path):
+            raise problems.adapter_loaded(name)
+        if reader is self._reader:  # else it restarted meanwhile
+            self._engine.life.scheduler.slots.put(name)
         return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     async def _unload_adapter(self, request: web.BaseRequest) -> web.StreamResponse:
-        name = await self._adapter_named(request)
+        (name,) = await self._adapter_named(request, "lora_name")
         if not self._reader.adapters.remove(name):
             raise Problem(f"The lora adapter '{name}' cannot be found.", status=404, kind="NotFoundError")
         for life in self._engine.ranks.lives:
             life.scheduler.slots.drop(name)
         return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
-    async def _adapter_named(self, request: web.BaseRequest) -> str:
-        """The adapter that a call to load or unload names."""
-        if not self._settings.runtime_adapters:
-            raise Problem("Not Found", status=404, kind="NotFoundError")
+    async def _adapter_named(self, request: web.BaseRequest, *fields: str) -> list[str]:
+        """What a call to load or unload says of these."""
         body, _ = await self._receive(request)
-        name = body.get("lora_name")
-        if not isinstance(name, str) or not name:
-            raise problems.missing("lora_name")
-        return name
+        found = [body.get(field) for field in fields]
+        for field, value in zip(fields, found, strict=True):
+            if not isinstance(value, str) or not value:
+                raise problems.missing(field)
+        return [str(value) for value in found]
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         response = web.Response(body=self._engine.metrics().encode(), headers=self._own_headers())

@@ -53,6 +53,21 @@ def unknown_model(model: str, known: str) -> Problem:
     return Problem(text, status=404, kind="NotFoundError", param="model")
 
 
+def adapter_loaded(name: str) -> Problem:
+    """An adapter of this name is served already."""
+    text = (
+        f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
+        "'load_inplace' to True."
+    )
+    return Problem(text, kind="InvalidUserInput")
+
+
+def no_adapter(name: str, path: str) -> Problem:
+    """Nothing lies at the path of an adapter."""
+    text = f"Loading lora {name} failed: No adapter found for {path}"
+    return Problem(text, status=404, kind="NotFoundError")
+
+
 def out_of_range(name: str, value: Any, rule: str) -> Problem:
     """A number that makes no sense, e.g. max_tokens=0."""
     return Problem(f"{name} {rule}, got {value}. (parameter={name}, value={value})", param=name)

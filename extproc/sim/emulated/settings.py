@@ -30,6 +30,9 @@ class EngineSettings:
     adapter_load_ms: float = field(
         default=0.0, metadata=_about("time a step takes longer for each adapter it has to load, ms", 0)
     )
+    adapter_register_ms: float = field(
+        default=0.0, metadata=_about("time that loading an adapter by HTTP takes, ms", 0)
+    )
     runtime_adapters: bool = field(
         default=False, metadata=_about("adapters can be loaded and unloaded by POST /v1/load_lora_adapter")
     )
