@@ -51,7 +51,7 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
         )
     for row in rows:
         made.add_row(
-            *_named(row, row["excluded"]),
+            *_named(row, *_remarks(row)),
             _number(row["headroom"], ".2f"),
             str(row["requests_in_flight"]),
             f"{row['tokens_in_flight']:,}",
@@ -66,9 +66,17 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
     return made
 
 
-def _named(row: dict[str, Any], why: str | None) -> tuple[str, str, str]:
+def _remarks(row: dict[str, Any]) -> list[str]:
+    """Why a replica gets nothing, or less than the others."""
+    why, share = row["excluded"], row.get("share", 1)
+    if why == row["state"]:
+        why = row.get("state_cause")  # who took it out, as the state says the rest
+    return [*([why] if why else []), *([f"share {share:.0%}"] if share < 1 else [])]
+
+
+def _named(row: dict[str, Any], *remarks: str) -> tuple[str, str, str]:
     """Pool, replica and state, with why it is so; whatever answers there may have chosen these texts."""
-    state = f"{row['state']} ({why})" if why else row["state"]
+    state = f"{row['state']} ({', '.join(map(str, remarks))})" if remarks else row["state"]
     return plain(str(row["pool"])), plain(str(row["replica"])), plain(str(state))
 
 

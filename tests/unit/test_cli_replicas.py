@@ -35,6 +35,21 @@ def test_control_characters_of_others_reach_no_terminal() -> None:
     assert all(letter.isprintable() or letter == "\n" for letter in out.getvalue())
 
 
+def test_a_slow_replica_shows_the_share_that_it_still_gets() -> None:
+    slow = {**ROW, "state": "healthy", "excluded": "slow", "share": 0.252}
+    made = table([slow, {**slow, "excluded": None}, {**slow, "share": 1.0}])
+    assert list(made.columns[2].cells) == [
+        "healthy (slow, share 25%)",
+        "healthy (share 25%)",
+        "healthy (slow)",
+    ]
+
+
+def test_a_drained_replica_shows_who_took_it_out_and_not_its_state_twice() -> None:
+    made = table([{**ROW, "state": "quiescing", "excluded": "quiescing", "state_cause": "operator"}])
+    assert list(made.columns[2].cells) == ["quiescing (operator)"]
+
+
 def test_a_replica_that_may_be_chosen_has_its_state_alone() -> None:
     made = table([{**ROW, "state": "healthy", "excluded": None}])
     assert list(made.columns[2].cells) == ["healthy"]
