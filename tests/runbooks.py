@@ -11,6 +11,7 @@ def queries() -> list[tuple[str, str]]:
     found = []
     for section in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
         heading = section.partition("\n")[0]
-        for block in re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
-            found += [(heading, " ".join(query.split())) for query in re.split(r"\n(?=\S)", block.strip())]
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+            shown = [] if language else re.split(r"\n(?=\S)", block.strip())
+            found += [(heading, " ".join(query.split())) for query in shown]
     return found

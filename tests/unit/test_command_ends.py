@@ -243,10 +243,11 @@ def test_faults_are_json_for_a_script(folder: Path) -> None:
 def test_the_faults_that_the_documentation_shows_are_those_that_are_told(folder: Path) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
     shown = page.read_text().partition("## kvsteer check-config\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```\n(.*?)^```", shown, re.MULTILINE | re.DOTALL)
-    (folder / "kvsteer.yaml").write_text(blocks[0])
+    found = re.findall(r"^```(\w*)\n(.*?)^```", shown, re.MULTILINE | re.DOTALL)
+    settings, told = (block for language, block in found if not language)
+    (folder / "kvsteer.yaml").write_text(settings)
     done = run("check-config kvsteer.yaml")
-    assert (done.exit_code, done.stderr) == (2, blocks[1])
+    assert (done.exit_code, done.stderr) == (2, told)
 
 
 @pytest.mark.parametrize(
