@@ -6,12 +6,13 @@ from typing import Any
 
 import orjson
 from aiohttp import hdrs, web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from extproc.addresses import parse_address
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 from extproc.io.beliefs import cache_of
+from extproc.io.exposition import exposed
 from extproc.io.records import Records
 
 #: Records one answer holds unless asked for more.
@@ -110,10 +111,9 @@ class Admin:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST}
-        )
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, kind = exposed(self._registry, request.headers.getall("accept", ()))
+        return web.Response(body=body, headers={"content-type": kind, "vary": "accept"})
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         versions = {entry["pool"]: entry["version"] for entry in self._policies()}

@@ -71,7 +71,7 @@ class Exchanges:
             self._told.add(mode)
             _log.warning("body mode", mode=pb.ProcessingMode.BodySendMode.Name(mode), means=LESSER[mode])
         if exchange.waited:
-            self._waits.bound(exchange.waited)
+            self._waits.bound(exchange.waited, exchange.request_id)
         if self._in_log:
             self._tell(exchange, seconds)
 

@@ -1,12 +1,10 @@
 """Prometheus metrics. Every label comes from a closed set or from the configuration, never from a request."""
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from extproc.core.decide import Decision
@@ -16,6 +14,7 @@ from extproc.core.pool import Pool
 from extproc.core.shadow import Opinion
 from extproc.core.steering import Steering
 from extproc.io import clock
+from extproc.io.histograms import Buckets
 
 #: From 10 us, a quick decision, to 1 s, where Envoy stops waiting.
 _DECISION_BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.1, 1.0)
@@ -39,27 +38,6 @@ class Counts:
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, value in self.values.items():
             family.add_metric(labels, value)
-        return family
-
-
-class Buckets:
-    """A histogram without labels, plain numbers until a scrape asks."""
-
-    def __init__(self, name: str, text: str, bounds: tuple[float, ...]) -> None:
-        self._name, self._text, self._bounds = name, text, bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Take one value in."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def family(self) -> Metric:
-        """As Prometheus' library wants it."""
-        names = [str(bound) for bound in self._bounds] + ["+Inf"]
-        family = HistogramMetricFamily(self._name, self._text)
-        family.add_metric([], list(zip(names, accumulate(self._counts), strict=True)), self._sum)
         return family
 
 
@@ -144,7 +122,7 @@ class Metrics:
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Count an exchange that was decided, refused or let go."""
         self._exchanges.add((exchange.outcome, exchange.why))
-        self._seconds.observe(seconds)
+        self._seconds.observe(seconds, exchange.request_id)
         decision = exchange.decision
         if decision is not None:
             self._decided(decision)

@@ -10,6 +10,7 @@ from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.pool import Pool
 from extproc.core.usage.record import Usage
+from extproc.io.histograms import Buckets
 from extproc.io.metrics import Counts
 
 _GAUGES = {
@@ -18,6 +19,9 @@ _GAUGES = {
     "believed_bytes": "Bytes of prompts that a replica's cache is believed to hold at most.",
 }
 
+
+#: From a whole prompt in the cache to what nobody waits for: TTFT objectives lie between 0.1 and 10 s.
+_FIRST_TOKEN_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 
 #: Kinds of tokens that a usage tells of, by the attributes of `Usage` and the labels of the metric.
 _KINDS = ("input", "cached", "output")
@@ -55,6 +59,12 @@ class OutcomeMetrics(Collector):
         self._log = Counts(
             "kvsteer_log_entries", "Entries of Envoy's access log by what became of them.", ["result"]
         )
+        self._first = Buckets(
+            "kvsteer_first_token_seconds",
+            "Seconds from a request's arrival, waiting included, to its first token, where that was told.",
+            _FIRST_TOKEN_BUCKETS,
+            "pool",
+        )
         registry.register(self)
 
     def log_entry(self, result: str) -> None:
@@ -69,6 +79,9 @@ class OutcomeMetrics(Collector):
         pool = decision.pool.name
         key = pool, ending.by, (ending.status or 0) // 100, ending.verdict
         ended[key] = ended.get(key, 0) + 1
+        if ending.first_token is not None:
+            first = ending.first_token - decision.at + exchange.waited
+            self._first.observe(first, exchange.request_id, pool)
         if ending.usage is not None:
             tokens = self._tokens.get(pool)
             if tokens is None:
@@ -97,6 +110,7 @@ class OutcomeMetrics(Collector):
         """As Prometheus' library wants it."""
         yield from self._counted()
         yield self._log.family()
+        yield self._first.family()
         retried = Counts(
             "kvsteer_retried", "Exchanges that another replica served than the one chosen.", ["pool"]
         )

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from extproc.core.holding import Holding
-from extproc.io.metrics import Buckets
+from extproc.io.histograms import Buckets
 
 #: From what is hardly noticed to the longest wait there is by default.
 _BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
@@ -30,9 +30,9 @@ class WaitingMetrics(Collector):
         )
         registry.register(self)
 
-    def bound(self, waited: float) -> None:
+    def bound(self, waited: float, request_id: str = "") -> None:
         """A request was bound after so many seconds."""
-        self._seconds.observe(waited)
+        self._seconds.observe(waited, request_id)
 
     def collect(self) -> Iterable[Metric]:
         """As Prometheus' library wants it."""

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -67,6 +68,7 @@ class PrometheusServer:
         assert program is not None
         argv = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
         argv += [f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn"]
+        argv += ["--enable-feature=exemplar-storage"]
         self.child = Child("prometheus", argv, folder)
         try:
             self.child.wait_until(lambda: self._is_ready(), patient(30))
@@ -84,6 +86,13 @@ class PrometheusServer:
         result = data["result"]
         return result if data["resultType"] == "vector" else [{"metric": {}, "value": result}]
 
+    def exemplars(self, expression: str, seconds: float = 600.0) -> list[dict[str, str]]:
+        """Labels of the exemplars of the last seconds."""
+        now = time.time()
+        span = {"query": expression, "start": now - seconds, "end": now + seconds}
+        found = self._ask("/api/v1/query_exemplars?" + urllib.parse.urlencode(span))
+        return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
+
     def firing(self, job: str = "") -> set[str]:
         """Names of the alerts that fire now, of one job's or of any."""
         alerts = self._ask("/api/v1/alerts")["alerts"]
@@ -96,8 +105,11 @@ class PrometheusServer:
 
     def names(self) -> set[str]:
         """Names of all metrics that were ever exposed, also of those that have no series yet."""
-        told = set(self._ask("/api/v1/metadata"))
-        return told | {f"{name}_bucket" for name in told} | set(self._ask("/api/v1/label/__name__/values"))
+        told = set(
+            self._ask("/api/v1/metadata")
+        )  # OpenMetrics describes families, without their samples' endings
+        told |= {f"{name}{ending}" for name in told for ending in ("_bucket", "_total")}
+        return told | set(self._ask("/api/v1/label/__name__/values"))
 
     def _is_ready(self) -> bool:
         try:

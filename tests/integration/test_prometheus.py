@@ -415,6 +415,17 @@ def test_every_query_of_the_runbooks_is_understood_and_shows_what_there_is(world
     assert missing == []
 
 
+def test_prometheus_keeps_the_ids_of_requests_with_the_latency_of_decisions(world: World) -> None:
+    found: list[dict[str, str]] = []
+
+    def told() -> bool:
+        found[:] = world.prometheus.exemplars("kvsteer_decision_seconds_bucket")
+        return bool(found)
+
+    until(told, 20, "an exemplar")
+    assert all(set(labels) == {"request_id"} and labels["request_id"] for labels in found)
+
+
 def test_every_alert_is_brought_about_here(world: World) -> None:
     tested = PLAYED | ENGINES | REQUESTS | SLOW | DRAINED | JOURNAL | REDIS | GATEWAYS | PEERS
     assert {rule["name"] for rule in world.prometheus.rules()} == tested
