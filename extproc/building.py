@@ -133,6 +133,7 @@ def _build_pool(settings: PoolSettings, distrust: float | None, now: float) -> P
         pool.handover = _build_handover(settings)
     if settings.ranks.enabled:
         pool.ranks = Ranks(settings.ranks.header, settings.ranks.few)
+    pool.tells_asked = settings.answer_model == "asked"
     pool.renames, pool.version = settings.served_as, settings.version
     if settings.shadow.name:
         rng = random.Random()  # noqa: S311 - as above

@@ -54,6 +54,8 @@ from extproc.pb import ext_proc_pb2 as pb
 
 #: Messages that tell how the exchange ends.
 _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.trailers}
+#: Status from which on an answer is an error.
+_ERROR = 400
 _RESPONSE = frozenset({"response_headers", "response_body", "response_trailers"})
 _BODY = frozenset({"request_body", "request_trailers"})
 
@@ -181,7 +183,9 @@ class Exchange(Bodied):
         self.ending = self.ending or Ending()
         if kind == "response_headers":
             response.headers(message.response_headers, self.ending)
-            return Reply(self._headers_answer())
+            name = self._name_to_tell()
+            renames = bool(name) and response.named(name)
+            return Reply(self._headers_answer() + (replies.WITHOUT_LENGTH if renames else b""))
         if kind == "response_trailers":
             response.trailers(self.ending)
             return NEUTRAL[kind]
@@ -190,6 +194,15 @@ class Exchange(Bodied):
         if self._key in self._steering.watched and response.first_token:
             self._steering.first_token(self._key, now)
         return Reply(answer)
+
+    def _name_to_tell(self) -> str:
+        """The model's name that its answer is to tell; "" for what the engine says."""
+        decision, ending = self.decision, self.ending
+        if decision is None or decision.prompt is None or not decision.pool.tells_asked:
+            return ""
+        if ending is None or ending.status is None or ending.status >= _ERROR:
+            return ""
+        return decision.prompt.asked or decision.prompt.model
 
     def _headers_answer(self) -> bytes:
         served = self.ending.served if self.ending is not None and self._steering.rules.test_selection else ""

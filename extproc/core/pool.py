@@ -117,6 +117,8 @@ class Pool:
         self.models = frozenset(models)
         #: A model -> the name under which the replicas serve it, where that is another.
         self.renames: Mapping[str, str] = {}
+        #: Whether answers tell the model by the name that the client asked by, whatever the replicas call it.
+        self.tells_asked = False
         #: What it serves of its models, where other pools serve other versions; else "".
         self.version = ""
         #: Which requests Envoy sends to another pool too; None for none.

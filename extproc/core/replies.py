@@ -44,6 +44,23 @@ CONTINUE_REQUEST_TRAILERS = _bytes(pb.ProcessingResponse(request_trailers=pb.Tra
 CONTINUE_RESPONSE_TRAILERS = _bytes(pb.ProcessingResponse(response_trailers=pb.TrailersResponse()))
 
 
+#: To append to an answer to response headers: the body that follows may have another length.
+WITHOUT_LENGTH = _bytes(
+    pb.ProcessingResponse(
+        response_headers=pb.HeadersResponse(
+            response=pb.CommonResponse(header_mutation=pb.HeaderMutation(remove_headers=["content-length"]))
+        )
+    )
+)
+
+
+def response_body(body: bytes) -> bytes:
+    """Answer to a piece of a response's body where Envoy passes on its own copy: this goes on in its place."""
+    mutation = _field(b"\x0a", body) if body else b"\x10\x01"  # clear_body
+    # ProcessingResponse { response_body { response { body_mutation { body } } } }
+    return _field(b"\x22", _field(b"\x0a", _field(b"\x1a", mutation)))
+
+
 def continue_headers(owned: Iterable[str]) -> bytes:
     """Answer to request headers whose body is still to come; `owned` are the client's copies to remove."""
     further = [name for name in owned if name not in ALWAYS_REMOVED]

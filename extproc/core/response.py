@@ -1,4 +1,5 @@
-"""The response side of one exchange whose body Envoy sends, in whatever mode: read for its usage, never changed.
+"""The response side of one exchange whose body Envoy sends, in whatever mode: read for its usage, and never changed
+but for the model's name where a pool has that told as the client asked (core/answer_name.py).
 
 In FULL_DUPLEX_STREAMED (and GRPC) the gateway holds the body: what it does not send back never reaches the client.
 In BUFFERED, BUFFERED_PARTIAL and STREAMED each message is answered "go on" and Envoy passes on its own copy.
@@ -7,6 +8,7 @@ In BUFFERED, BUFFERED_PARTIAL and STREAMED each message is answered "go on" and 
 from typing import Final
 
 from extproc.core import pieces, replies
+from extproc.core.answer_name import AnswerName
 from extproc.core.ending import Ending
 from extproc.core.usage import bodies, token_usage
 from extproc.core.usage.allowance import Allowance
@@ -18,6 +20,8 @@ _Mode = pb.ProcessingMode
 _ECHOED: Final = frozenset({_Mode.FULL_DUPLEX_STREAMED, _Mode.GRPC})
 #: Modes in which pieces come as the replica sends them, so that the first of them tells of the first token.
 _PIECEMEAL: Final = frozenset({*_ECHOED, _Mode.STREAMED})
+
+_EVENTS: Final = "text/event-stream"
 
 #: What a body that gave nothing is called beside the records that Envoy makes of bodies itself.
 _VERDICTS = {
@@ -43,6 +47,7 @@ class Response:
         "_kind",
         "_left",
         "_limit",
+        "_naming",
         "_over",
         "_piecemeal",
         "_read",
@@ -55,6 +60,7 @@ class Response:
         self._echoes = mode in _ECHOED
         self._piecemeal = mode in _PIECEMEAL
         self._kind = self._coding = ""
+        self._naming: AnswerName | None = None
         self._reading: BodyUsage | None = None
         self._left = -1  # bytes still to come; below 0 while not told
         self._read = self._over = False
@@ -87,6 +93,15 @@ class Response:
             self._over = True
             self._end(ending)
 
+    def named(self, name: str) -> bool:
+        """Have the model called so in the body to come, if its headers say that it can be read; whether it will."""
+        kind = self._kind.partition(";")[0].strip().lower()
+        is_json, is_events = kind == "application/json" or kind.endswith("+json"), kind == _EVENTS
+        if self._over or not (is_json or is_events) or self._coding.strip().lower() not in ("", "identity"):
+            return False
+        self._naming = AnswerName(name, events=is_events)
+        return True
+
     def body(self, piece: pb.HttpBody, ending: Ending) -> bytes | tuple[bytes, ...] | None:
         """The next piece of the body: what to answer, in as many messages as it takes.
 
@@ -104,10 +119,11 @@ class Response:
         self._reading.feed(body, last)
         if last:
             self._end(ending)
+        goes = body if self._naming is None else self._naming.feed(body)
         if not self._echoes:
-            return replies.CONTINUE_RESPONSE_BODY
+            return replies.CONTINUE_RESPONSE_BODY if goes is body else replies.response_body(goes)
         return pieces.of_response(
-            body, end=end, without_message=without_message, compressed=piece.grpc_message_compressed
+            goes, end=end, without_message=without_message, compressed=piece.grpc_message_compressed
         )
 
     def trailers(self, ending: Ending) -> None:

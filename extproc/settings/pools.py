@@ -76,6 +76,10 @@ class PoolSettings(Settings):
         default_factory=dict,
         description="a model -> the name by which the replicas serve it, where that is another",
     )
+    answer_model: Literal["engine", "asked"] = Field(
+        default="engine",
+        description="which name answers tell in `model`: the engine's own, or that by which the client asked",
+    )
     version: str = Field(
         default="",
         pattern=r"^(|[A-Za-z0-9][A-Za-z0-9._-]{0,62})$",

@@ -173,6 +173,16 @@ class GatewaySettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _answers_come_by(self) -> Self:
+        for number, pool in enumerate(self.pools):
+            if pool.answer_model == "asked" and self.feedback.source != "body":
+                raise ValueError(
+                    f"pools[{number}].answer_model is asked, but no answer's body comes to the gateway; set "
+                    "feedback.source to body, or answer_model to engine"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _one_address_where_one_is_read(self) -> Self:
         if self.envoy.steering == "original_dst" and self.requests.fallbacks:
             raise ValueError(

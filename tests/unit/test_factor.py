@@ -13,6 +13,7 @@ from extproc.core.fleet import Traits
 from extproc.core.journal import heard, told
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
+from extproc.core.prompt import Chain, Prompt
 from extproc.core.sample import Sample
 from extproc.engines import get
 from extproc.engines.factored import Factored
@@ -61,6 +62,38 @@ def test_a_dear_replica_gets_a_request_only_when_the_other_is_much_busier():
     assert decide(pool, None, ledger, rng, key=2, now=0.0).replica is dear
     pool.observe(A, Sample(at=1.0, running=0.0))
     assert dear.cost == 1.0, "no longer told is unknown, and unknown is neutral"
+
+
+def work_of_the_dear(arrivals: int, every: float) -> float:
+    """The dear replica's share of prompts of a second each, which arrive so often, as read off the engines' text."""
+    settings = parse(configured("{metric: price, neutral: 1, weight: 1}"), "test")
+    (pool,) = build_steering(settings, 0.0).pools
+    engine = settings.pools[0].reader
+    assert isinstance(engine, Factored)
+    ledger, rng, taken = Ledger(), random.Random(1), {A: 0, B: 0}
+    free_at, done = {A: 0.0, B: 0.0}, dict[int, float]()
+    for key in range(arrivals):
+        now = key * every
+        for address, price in ((A, 2), (B, 1)):
+            text = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nprice %d\n" % price
+            pool.observe(address, engine.parse(text, now))
+        size = int(4 * pool.traits.prefill_speed)  # four bytes a token
+        prompt = Prompt(dialect="d", kind="generate", chains=[Chain([key + 1], [size])], size=size)
+        decision = decide(pool, prompt, ledger, rng, key=key, now=now)
+        assert decision.replica is not None
+        address = decision.replica.address
+        taken[address] += 1
+        free_at[address] = done[key] = max(now, free_at[address]) + 1.0  # one after the other, a second each
+        for old in [old for old, at in done.items() if at <= now]:
+            del done[old]
+            ledger.release(old, now)
+    return taken[A] / arrivals
+
+
+def test_the_dear_replica_is_left_alone_while_the_other_has_time_and_helps_when_it_has_none() -> None:
+    idle, busy = work_of_the_dear(200, every=5.0), work_of_the_dear(200, every=0.5)
+    assert idle <= 0.05
+    assert 0.2 <= busy < 0.5
 
 
 def test_other_gateways_hear_the_value():
