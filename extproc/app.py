@@ -235,6 +235,7 @@ class Gateway:
             if gone:
                 self.metrics.forget_replicas(pool.name, gone)
         self.operator.enforce()
+        self.members.eds.look()
 
     def _admission(self) -> "Admission | None":
         if not self.settings.admission.is_on:

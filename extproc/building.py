@@ -47,6 +47,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         unknown_model_passes=settings.requests.unknown_model == "pass",
         lists_models=settings.lists_models,
         fallbacks=settings.requests.fallbacks,
+        tries=1 + settings.envoy.retries if settings.requests.fallbacks else 1,  # else one address is wanted
         body=limits.body,
         expanded_body=limits.expanded_body,
         beside=settings.reading.above,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from extproc.building import targets
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.core.pool import Pool
-from extproc.envoyconfig import eds_document, write_eds
 from extproc.io.collecting import collector_of
+from extproc.io.eds_files import EdsFiles
 from extproc.io.intake import Intake
 from extproc.io.metrics import Metrics
 from extproc.io.roster import FixedRoster, Roster
@@ -24,6 +24,7 @@ class Members:
 
     Attributes:
         rosters: who takes a replica out of a pool and puts it back, by pool.
+        eds: the files by which Envoy knows them.
 
     Args:
         pools: of the core, in the settings' order.
@@ -42,6 +43,8 @@ class Members:
         self._settings = settings
         self._metrics = metrics
         self._enforce = enforce
+        listed = {chosen.name for chosen in settings.pools if not chosen.discovery.any}
+        self.eds = EdsFiles(settings.envoy.eds_dir, pools, listed)
         self._collectors = {
             chosen.name: collector_of(chosen, pool, intake, sharing, metrics)
             for chosen, pool in zip(settings.pools, pools, strict=True)
@@ -62,7 +65,8 @@ class Members:
 
     async def start(self, tasks: Supervisor) -> None:
         """Begin to scrape, and know who belongs to discovered pools as far as their sources answer."""
-        self._write_eds()
+        self.eds.write()
+        self.eds.start(tasks)
         for collector in self._collectors.values():
             await collector.start()
         await asyncio.gather(*(follower.start(tasks) for follower in self._followers.values()))
@@ -71,13 +75,6 @@ class Members:
         """Scrape no more. Sources are followed by tasks, which end with these."""
         for collector in self._collectors.values():
             await collector.stop()
-
-    def _write_eds(self) -> None:
-        """Write each listed pool's EDS file where the settings name a folder; Envoy follows the rename."""
-        folder = self._settings.envoy.eds_dir
-        for pool in self._settings.pools if folder else ():
-            if not pool.discovery.any:  # else its follower writes it
-                write_eds(folder, pool.name, eds_document(pool))
 
     def _fixed(self, pool: Pool) -> FixedRoster:
         addresses = [replica.address for replica in pool.replicas]
@@ -93,6 +90,7 @@ class Members:
             if collector is not None:
                 collector.set_targets(targets(settings, members))
             self._enforce()
+            self.eds.found(pool.name)
 
         return PoolFollower(
             pool,
@@ -101,6 +99,5 @@ class Members:
             limit=settings.discovery.limit,
             on_members=on_members,
             on_left=lambda left: self._metrics.forget_replicas(settings.name, left),
-            eds_dir=self._settings.envoy.eds_dir,
             domain_label=settings.retries.domain_label,
         )

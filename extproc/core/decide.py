@@ -97,11 +97,6 @@ class Decision:
         self.shadow: Opinion | None = None
         self.prefill: Decision | None = None
 
-    @property
-    def destination(self) -> str:
-        """Addresses in order, as the destination header and Envoy's metadata want them."""
-        return ",".join([replica.address for replica in self.order])
-
 
 def decide(
     pool: Pool,

@@ -35,6 +35,7 @@ from extproc.core.states import (
     UNREADABLE,
 )
 from extproc.core.steering import Steering
+from extproc.core.tries import destination
 from extproc.pb import ext_proc_pb2 as pb
 
 #: Outcomes of requests whose body goes on.
@@ -188,7 +189,7 @@ class Deciding:
         several = pool.name if len(steering.pools) > 1 else ""
         if watched:
             steering.watched[self._key] = self
-        owned, to, name = self.opening.owned, decision.destination, self.request_id
+        owned, to, name = self.opening.owned, destination(decision, steering.rules.tries), self.request_id
         data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         if decision.prefill is not None and pool.handover is not None:
             data += pool.handover.told(decision, at_headers=at_headers)

@@ -40,6 +40,8 @@ class Rules:
     #: Whether `GET /v1/models` is answered here.
     lists_models: bool = False
     fallbacks: int = 2
+    #: Endpoints that are named at least, as Envoy tries so many: see core/tries.py.
+    tries: int = 1
     body: int = 32 * 2**20
     expanded_body: int = 64 * 2**20
     #: Bodies above so many bytes are read beside the event loop (core/reading.py).

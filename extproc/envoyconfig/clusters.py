@@ -64,8 +64,7 @@ def pool(settings: GatewaySettings, which: PoolSettings) -> Tree:
 
 
 def _membership(settings: GatewaySettings, which: PoolSettings) -> Tree:
-    addresses = [replica.address for replica in which.replicas]
-    assignment = eds.load_assignment(which.name, addresses)
+    assignment = eds.load_assignment(which.name, eds.answering(which))
     if not settings.envoy.eds_dir:
         if which.discovery.any:
             raise ConfigError(

@@ -52,13 +52,19 @@ def eds_text(pool: str, addresses: Iterable[str]) -> str:
     return to_yaml({"version_info": version}) + body
 
 
+def answering(pool: PoolSettings) -> list[str]:
+    """Addresses of the listed replicas that Envoy may send requests to: not of those that only compute prompts, which
+    the proxies in front of the others ask themselves (docs/prefill-decode.md)."""
+    return [replica.address for replica in pool.replicas if replica.role != "prefill"]
+
+
 def eds_document(pool: PoolSettings) -> str:
     """A pool's EDS file for the replicas its settings name.
 
     Raises:
         ConfigError: a replica is given by host name.
     """
-    return eds_text(pool.name, (replica.address for replica in pool.replicas))
+    return eds_text(pool.name, answering(pool))
 
 
 def eds_path(folder: str | Path, pool: str) -> Path:

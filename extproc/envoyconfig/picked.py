@@ -6,6 +6,7 @@ since no gateway answered, takes the pool's own cluster and Envoy's balancing.
 
 from extproc.addresses import Network, parse_address, parse_network
 from extproc.config import GatewaySettings, PoolSettings
+from extproc.envoyconfig.eds import answering
 from extproc.envoyconfig.names import DESTINATION, POOL_HEADER, Tree, pool_cluster, typed
 
 #: What makes a route the picked one: the gateway named a replica.
@@ -51,7 +52,7 @@ def cluster(settings: GatewaySettings, pool: PoolSettings) -> Tree:
 def _networks(settings: GatewaySettings, pool: PoolSettings) -> list[Network]:
     if settings.envoy.reachable:
         return [parse_network(network) for network in settings.envoy.reachable]
-    addresses = [parse_address(replica.address) for replica in pool.replicas]
+    addresses = [parse_address(address) for address in answering(pool)]
     return [Network(one.host, 128 if ":" in one.host else 32, one.port) for one in sorted(set(addresses))]
 
 

@@ -1,15 +1,13 @@
-"""A pool whose replicas are discovered: joins, leaves and farewells reach pool, collector and Envoy.
+"""A pool whose replicas are discovered: joins, leaves and farewells reach pool, collector and who else is told.
 
 A `PoolFollower` is also the pool's roster (io/roster.py): what an operator dropped leaves everywhere, and comes back
 when it is restored.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from extproc.core.membership import Changes
 from extproc.core.pool import Pool
-from extproc.envoyconfig import eds_text, write_eds
 from extproc.io import clock
 from extproc.io.discovery import Discovery, Source
 from extproc.io.tasks import Supervisor
@@ -30,7 +28,6 @@ class PoolFollower:
         on_members: given address -> metrics URL ("" for the usual one) whenever the set changes; the pool has
             changed by then.
         on_left: given the addresses of those that left.
-        eds_dir: folder of Envoy's EDS files; "" for none.
         domain_label: of what sources know of a replica, the one that says what it fails together with; "" for none.
     """
 
@@ -43,22 +40,17 @@ class PoolFollower:
         limit: int,
         on_members: Callable[[dict[str, str]], None],
         on_left: Callable[[Sequence[str]], None],
-        eds_dir: str,
         domain_label: str = "",
     ) -> None:
         self._pool = pool
         self._on_members = on_members
         self._on_left = on_left
-        self._eds_dir = eds_dir
         self._domain_label = domain_label
-        self._changed = asyncio.Event()
         self.discovery = Discovery(pool.name, sources, self._take, clock.monotonic, grace=grace, limit=limit)
 
     async def start(self, tasks: Supervisor) -> None:
         """Follow from now on, and wait a moment for the first answers."""
         tasks.start(f"discovery {self._pool.name}", self.discovery.run)
-        if self._eds_dir:
-            tasks.start(f"eds {self._pool.name}", self._keep_eds)
         await self.discovery.first(_PATIENCE)
 
     @property
@@ -102,15 +94,3 @@ class PoolFollower:
         if pool.handover is not None:
             pool.handover.found((address, endpoint.labels) for address, endpoint in members.items())
         self._on_members({address: endpoint.metrics for address, endpoint in members.items()})
-        self._changed.set()
-
-    async def _keep_eds(self) -> None:
-        """Write Envoy's file for every change, one at a time and off the loop: it is synced to disk."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            addresses = [
-                address for address, e in self.discovery.membership.endpoints.items() if not e.terminating
-            ]
-            text = eds_text(self._pool.name, addresses)
-            await asyncio.to_thread(write_eds, self._eds_dir, self._pool.name, text)

@@ -728,6 +728,28 @@ def test_a_pool_may_be_empty_for_a_while() -> None:
     assert resource["endpoints"] == [{"lb_endpoints": []}]
 
 
+def test_replicas_that_only_compute_prompts_are_none_that_envoy_balances_over() -> None:
+    """While no gateway answers they would get whole requests (docs/prefill-decode.md)."""
+    text = """
+pools:
+  - prefill: {enabled: true}
+    replicas:
+      - {address: "10.0.0.1:8000", role: prefill}
+      - {address: "10.0.0.2:8000", role: decode}
+      - {address: "10.0.0.3:8000", role: both}
+"""
+    answering = [("10.0.0.2", 8000), ("10.0.0.3", 8000)]
+    (group,) = clusters(settings(text))["kvsteer_pool_default"]["load_assignment"]["endpoints"]
+    assert [_place(entry) for entry in group["lb_endpoints"]] == answering
+    (resource,) = yaml.safe_load(eds_document(settings(text).pools[0]))["resources"]
+    assert [_place(entry) for entry in resource["endpoints"][0]["lb_endpoints"]] == answering
+
+
+def _place(entry: Any) -> tuple[str, int]:
+    socket = entry["endpoint"]["address"]["socket_address"]
+    return socket["address"], socket["port_value"]
+
+
 def test_an_eds_file_is_replaced_only_when_it_changes(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "as-needed"
     assert write_eds(folder, "a", "one") is True

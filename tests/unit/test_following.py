@@ -34,9 +34,7 @@ async def test_an_answer_of_thousands_is_taken_in_at_once_and_tells_once_who_lef
         assert not any(pool.get(address) for address in addresses)
         left.append(len(addresses))
 
-    follower = PoolFollower(
-        pool, [answers], grace=0.0, limit=10_000, on_members=on_members, on_left=on_left, eds_dir=""
-    )
+    follower = PoolFollower(pool, [answers], grace=0.0, limit=10_000, on_members=on_members, on_left=on_left)
     found = tuple(Endpoint(address=f"10.0.{n >> 8}.{n & 255}:80") for n in range(3_000))
     answers.given.put_nowait(Found(found))
     answers.given.put_nowait(Found(found[:1]))

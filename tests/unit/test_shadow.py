@@ -12,6 +12,7 @@ from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.shadow import Shadow
+from extproc.core.tries import destination
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 
@@ -115,7 +116,7 @@ def test_decisions_charges_and_beliefs_are_the_same_with_and_without_a_shadow() 
     def run(made: Pool) -> tuple[list[str], int, list[int]]:
         rng, ledger = random.Random(4), Ledger()
         went = [
-            decide(made, prompt(i % 7, 3000 + i), ledger, rng, key=i, now=i * 0.01).destination
+            destination(decide(made, prompt(i % 7, 3000 + i), ledger, rng, key=i, now=i * 0.01), 3)
             for i in range(200)
         ]
         return went, ledger.tokens, [made.index.count(replica.slot) for replica in made.replicas]

@@ -1,0 +1,37 @@
+"""Where each try of a request goes, so that Envoy never has to choose by itself.
+
+Envoy goes through the list of endpoints that it is told, one for each try; tries beyond it are balanced over all of
+its cluster, drained replicas included where Envoy hears of no drains. So the list is as long as there are tries:
+
+    first    the policy's picks
+    then     those that are only rather not chosen: passed over for their share, not heard lately, or in trouble
+    last     the picks again, from the first on
+
+"Same endpoint twice" was seen to be obeyed by Envoy 1.40, also with the retry predicate `previous_hosts`.
+"""
+
+from itertools import cycle, islice
+from typing import Final
+
+from extproc.core.decide import Decision
+from extproc.core.fleet import SLOW, SOFT, STALE, Replica
+
+#: Why a replica is no candidate and may still be tried when all picks failed.
+_STILL_TRIED: Final = SOFT | {SLOW, STALE}
+
+
+def tries(decision: Decision, most: int) -> list[Replica]:
+    """Replicas in the order of the tries: the picks, and as many more as make `most`; without picks none."""
+    order = decision.order
+    lacking = most - len(order)
+    if lacking <= 0 or not order:
+        return order
+    picked = set(map(id, order))
+    spare = (r for r, why in decision.excluded if why in _STILL_TRIED and id(r) not in picked)
+    longer = [*order, *islice(spare, lacking)]
+    return [*longer, *islice(cycle(longer), most - len(longer))]
+
+
+def destination(decision: Decision, most: int) -> str:
+    """Their addresses, as the destination header and Envoy's metadata want them."""
+    return ",".join([replica.address for replica in tries(decision, most)])

@@ -1,0 +1,107 @@
+"""Where each try of a request goes: the list that Envoy is told is as long as there are tries."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from extproc.building import build_steering
+from extproc.config import parse
+from extproc.core.breaker import CLOSED
+from extproc.core.decide import decide
+from extproc.core.exchange import Exchange
+from extproc.core.fleet import Replica
+from extproc.core.ledger import Ledger
+from extproc.core.pool import Pool
+from extproc.core.sample import Sample
+from extproc.core.tries import destination
+from tests.unit.messages import answer, chat, metadata_destination, request_body, request_headers, set_headers
+
+A, B, C, D = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1"
+
+
+def told(pool: Pool, most: int, *, picks: int = 3, only: Any = ()) -> list[str]:
+    decision = decide(pool, None, Ledger(), Random(1), key=1, now=1.0, picks=picks, only=only)
+    return destination(decision, most).split(",")
+
+
+def pool(*addresses: str) -> Pool:
+    made = Pool("p", policy="round_robin")
+    for address in addresses:
+        made.join(address, 0.0)
+    return made
+
+
+def replica(made: Pool, address: str) -> Replica:
+    found = made.get(address)
+    assert found is not None
+    return found
+
+
+def test_a_lone_pick_is_named_once_for_each_try() -> None:
+    assert told(pool(A), 3) == [A, A, A]
+
+
+def test_two_picks_are_named_in_turn() -> None:
+    first, second, *rest = told(pool(A, B), 5, picks=2)
+    assert {first, second} == {A, B}
+    assert rest == [first, second, first]
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_a_list_that_is_long_enough_stays_as_the_policy_made_it(most: int) -> None:
+    assert sorted(told(pool(A, B, C, D), most)) == sorted(set(told(pool(A, B, C, D), most)))
+    assert len(told(pool(A, B, C, D), most)) == 3
+
+
+def test_a_drained_replica_is_never_named_however_many_tries_there_are() -> None:
+    made = pool(A, B)
+    replica(made, B).drain("operator", 0.5)
+    assert told(made, 6) == [A] * 6
+
+
+def test_a_sleeping_replica_is_never_named() -> None:
+    made = pool(A, B)
+    made.observe(B, Sample(at=0.5, asleep=True))
+    assert told(made, 3) == [A] * 3
+
+
+def test_one_in_trouble_is_tried_before_the_same_replica_again() -> None:
+    made = pool(A, B, C)
+    replica(made, B).failed("connect", 0.5)  # a refused connection takes it out at once
+    replica(made, C).drain("operator", 0.5)
+    assert replica(made, B).barred == "backoff"
+    assert replica(made, B).breaker.state == CLOSED
+    assert told(made, 3) == [A, B, A]
+
+
+def test_what_a_request_is_limited_to_limits_its_further_tries_too() -> None:
+    made = pool(A, B)
+    replica(made, B).failed("connect", 0.5)
+    assert told(made, 3, only=[{A}]) == [A, A, A]
+
+
+def test_no_candidate_is_no_destination() -> None:
+    made = pool(A)
+    replica(made, A).drain("operator", 0.5)
+    assert told(made, 3) == [""]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("", [A, A, A]),  # envoy.retries is 2
+        ("envoy: {retries: 0}", [A]),
+        ("envoy: {retries: 4}", [A] * 5),
+        ("requests: {fallbacks: 0}", [A]),  # where one address is read, a list is none
+    ],
+)
+def test_the_list_is_as_long_as_envoy_tries(settings: str, expected: list[str]) -> None:
+    text = f"pools: [{{replicas: ['{A}', '{B}']}}]\n{settings}"
+    steering = build_steering(parse(text, "test.yaml"), 0.0)
+    replica(steering.pools[0], B).drain("operator", 0.0)
+    exchange = Exchange(steering)
+    exchange.receive(request_headers(), 0.0)
+    reply = answer(exchange.receive(request_body(chat()), 0.0).data)
+    assert set_headers(reply)["x-gateway-destination-endpoint"] == ",".join(expected)
+    assert metadata_destination(reply) == ",".join(expected)
