@@ -142,7 +142,7 @@ async def test_a_degraded_request_goes_on_with_the_smaller_model_and_to_its_pool
     kept = [Client(it).send(300)[0] for _ in range(3)]
     exchange, said = Client(it, "gold-id").send(300, temperature=0.5)
     assert exchange.outcome == STEERED
-    assert set_headers(said)["x-gateway-destination-endpoint"] == "10.0.0.2:8000"
+    assert set_headers(said)["x-gateway-destination-endpoint"] == ",".join(["10.0.0.2:8000"] * 3)
     body = said.request_body.response.body_mutation.body
     assert orjson.loads(body) == chat("x", "small", max_tokens=300, temperature=0.5)
     assert set_headers(said)["content-length"] == str(len(body))
@@ -224,7 +224,7 @@ async def test_a_dry_run_lets_everything_go_as_it_came_and_records_what_it_would
         exchange, said = Client(it, tenant).send(300)
         assert exchange.outcome == STEERED
         assert said.request_body.response.body_mutation.body == b""
-        assert set_headers(said)["x-gateway-destination-endpoint"] == "10.0.0.1:8000"
+        assert set_headers(said)["x-gateway-destination-endpoint"] == ",".join(["10.0.0.1:8000"] * 3)
     told = it.records.last(1)[0]["admission"]
     assert (told["verdict"], told["dry_run"], told["reason"]) == ("reject", True, "tenant_too_large")
 
@@ -264,7 +264,7 @@ async def test_who_waits_goes_when_tokens_come_free_and_its_record_says_how_long
     full[0].end(clock.monotonic())
     await asyncio.sleep(0)
     assert one.said is not None
-    assert set_headers(one.said)["x-gateway-destination-endpoint"] == "10.0.0.1:8000"
+    assert set_headers(one.said)["x-gateway-destination-endpoint"] == ",".join(["10.0.0.1:8000"] * 3)
     assert two.said is None
     it.records.settled(one.exchange, 0.0)
     told = it.records.last(1)[0]["admission"]
