@@ -68,7 +68,8 @@ class Hall:
         size: bytes of bodies that wait.
         patience: the message that makes Envoy wait for as long as requests may.
         ended: how waiting ended, by way, and how often it did not begin (FULL).
-        seconds: replica-seconds of candidates while something waited, and `idle` those of them without prompt work.
+        seconds: replica-seconds of candidates while something waited. Of them, without prompt work: `idle` though a
+            request that waits would be computed sooner there, and `spared` while none would, as far as is known.
     """
 
     def __init__(self, room: WaitingRoom, most: int, margin: float) -> None:
@@ -78,22 +79,23 @@ class Hall:
         self.size = 0
         self.patience = wait_for(room.settings.cap + margin)
         self.ended = dict.fromkeys(WAYS, 0)
-        self.seconds = self.idle = 0.0
-        self._looked: tuple[float, int, int] | None = (
-            None  # when, candidates then, and how many had nothing to do
-        )
+        self.seconds = self.idle = self.spared = 0.0
+        #: When; candidates then; how many had nothing to do; and how many of these would have been of use.
+        self._looked: tuple[float, int, int, int] | None = None
 
     def look(self, now: float) -> None:
         """Add up the time since the last look; call it when something changed or was let go."""
         if self._looked is not None:
-            at, usable, idle = self._looked
-            self.seconds += usable * (now - at)
-            self.idle += idle * (now - at)
+            at, candidates, idle, wanted = self._looked
+            self.seconds += candidates * (now - at)
+            self.idle += wanted * (now - at)
+            self.spared += (idle - wanted) * (now - at)
         self._looked = None
         if self.room.own:
-            candidates = [replica for replica in self.pool.replicas if replica.excluded(now) is None]
-            idle = sum(r.books.idle_at <= now and not r.books.awaits for r in candidates)
-            self._looked = now, len(candidates), idle
+            replicas = self.pool.replicas
+            usable = [i for i, replica in enumerate(replicas) if replica.excluded(now) is None]
+            dry = [i for i in usable if replicas[i].books.idle_at <= now and not replicas[i].books.awaits]
+            self._looked = now, len(usable), len(dry), self.room.wanted(dry, now) if dry else 0
 
 
 class Holding:

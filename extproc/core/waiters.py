@@ -1,9 +1,11 @@
 """One request that waits for a replica, what it finds cached where, and the replicas as it sees them."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from extproc.core.cost import prefill_work
+from extproc.core.policies.charged_cost import ChargedCost
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 
@@ -45,11 +47,18 @@ class View(NamedTuple):
     unit of work, and `charged` what they cost. `front`: places that may be best for work that is the same everywhere.
     """
 
-    backlogs: list[float]
+    backlogs: Sequence[float]
     costs: list[float]
     rates: list[float]
     charged: list[float]
     front: list[int]
+
+    def is_sooner(self, held: Held, there: int) -> bool:
+        """Whether a request's prompt would be computed sooner there than on its best replica, or that one is it."""
+        best, work = self.best(held)
+        less = next((less for i, less in held.better if i == there), held.base)
+        here = self.backlogs[best] + work * self.rates[best]
+        return best == there or self.backlogs[there] + less * self.rates[there] < here
 
     def best(self, held: Held) -> tuple[int, float]:
         """The replica with the least charged cost, and the uncached work there."""
@@ -65,6 +74,30 @@ class View(NamedTuple):
             if cost < least:
                 best, least, work = i, cost, less
         return best, work
+
+
+def views_of(
+    pool: Pool, policy: ChargedCost, backlogs: Sequence[float], now: float
+) -> Callable[[float], View]:
+    """What a request with an answer of so many tokens sees of the replicas. Only crowded ones mind the length."""
+    replicas, rho = pool.replicas, pool.rho(pool.replicas, now)
+    rates = [1.0 / replica.prefill_speed for replica in replicas]
+    prices = policy.charges(replicas, backlogs, rho)
+    charged = [
+        each * rate * replica.bias for each, rate, replica in zip(prices, rates, replicas, strict=True)
+    ]
+    crowded = any(replica.crowded for replica in replicas)
+    views: dict[float, View] = {}
+
+    def view(output: float) -> View:
+        key = output if crowded else 0.0
+        if key not in views:
+            pressed = policy.pressures(replicas, key, rho)
+            costs = [(b + p) * r.bias for b, p, r in zip(backlogs, pressed, replicas, strict=True)]
+            views[key] = View(backlogs, costs, rates, charged, front_of(costs, charged))
+        return views[key]
+
+    return view
 
 
 def look_up(held: Held, pool: Pool, now: float) -> None:

@@ -37,7 +37,7 @@ from extproc.core.fleet import Replica
 from extproc.core.policies.charged_cost import ChargedCost, backlogs_of
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
-from extproc.core.waiters import Held, View, front_of, look_up
+from extproc.core.waiters import Held, look_up, views_of
 
 #: Seconds after which what a held request finds cached is looked up again, since entries get evicted.
 _REFRESH = 2.0
@@ -67,7 +67,8 @@ _EPSILON = 1e-6
 class RoomSettings:
     """Seconds: `theta` of prompt work ahead at which a replica is open, `cap` of waiting. `alpha` in s/s. `order`:
     "shortest" (least uncached work first, with aging) or "fcfs". `most` bounds the policy's w: what waits here
-    keeps to its cached prefix without being charged much for leaving it. `patience`: seconds for which room is
+    keeps to its cached prefix without being charged much for leaving it, and `dry` bounds it on a replica without
+    prompt work, which would stand idle else. `patience`: seconds for which room is
     left for another gateway's request, ten journal delays: after a tenth of it the others know of what is held
     here. `requests` and `tokens` bound what one gateway holds; beyond, requests are bound at arrival.
     """
@@ -77,12 +78,13 @@ class RoomSettings:
     cap: float = 60.0
     order: str = "shortest"
     most: float = 5.0
+    dry: float = 1.0
     patience: float = 0.2
     requests: int = 1000
     tokens: int = 50_000_000
 
     def __post_init__(self) -> None:
-        for name in ("theta", "alpha", "cap", "most", "patience", "requests", "tokens"):
+        for name in ("theta", "alpha", "cap", "most", "dry", "patience", "requests", "tokens"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"waiting: {name} must be at least 0")
         if self.order not in ("shortest", "fcfs"):
@@ -138,7 +140,8 @@ class WaitingRoom:
 
     def _bounded(self, policy: ChargedCost) -> ChargedCost:
         """The pool's policy with w bounded as the settings say, which it chooses by from now on."""
-        bounded = self.pool.policy = replace(policy, most=min(policy.most, self.settings.most))
+        most, dry = min(policy.most, self.settings.most), min(policy.dry, self.settings.dry)
+        bounded = self.pool.policy = replace(policy, most=most, dry=dry)
         return bounded
 
     # -- events ----------------------------------------------------------------------------------------
@@ -302,26 +305,6 @@ class WaitingRoom:
             del self._held[key]
         return found
 
-    def _views(self, backlogs: list[float], now: float) -> Callable[[float], View]:
-        """What a request with an answer of so many tokens sees of the replicas. Only crowded ones mind the length."""
-        replicas = self.pool.replicas
-        rho = self.pool.rho(replicas, now)
-        charge = 1.0 + self._policy.weight(rho)
-        rates = [1.0 / replica.prefill_speed for replica in replicas]
-        charged = [charge * rate * replica.bias for rate, replica in zip(rates, replicas, strict=True)]
-        crowded = any(replica.crowded for replica in replicas)
-        views: dict[float, View] = {}
-
-        def view(output: float) -> View:
-            key = output if crowded else 0.0
-            if key not in views:
-                pressed = self._policy.pressures(replicas, key, rho)
-                costs = [(b + p) * r.bias for b, p, r in zip(backlogs, pressed, replicas, strict=True)]
-                views[key] = View(backlogs, costs, rates, charged, front_of(costs, charged))
-            return views[key]
-
-        return view
-
     def _walk(self, backlogs: list[float], ahead: list[float], now: float) -> int | None:
         """Go through everybody's requests in the common order; room is left for others'."""
         coming: set[int] = set()
@@ -345,12 +328,10 @@ class WaitingRoom:
         """Those whose best replica is open, in the common order."""
         theta, alpha, fcfs = self._theta, self.settings.alpha, self.settings.order == "fcfs"
         shared, delay = len(self._held) > self.own, self.settings.patience / _DELAYS
-        view_of = self._views(backlogs, now)
+        view_of = views_of(self.pool, self._policy, backlogs, now)
         queue: list[_Place] = []
-        self._check_places()
+        self._refresh(now)
         for held in self._held.values():
-            if now - held.looked_up > _REFRESH:
-                look_up(held, self.pool, now)
             view = view_of(held.output)
             best, work = view.best(held)
             if ahead[best] > theta:
@@ -363,13 +344,23 @@ class WaitingRoom:
         queue.sort()
         return queue
 
-    def _check_places(self) -> None:
-        """With another fleet, places have changed."""
+    def wanted(self, places: Sequence[int], now: float) -> int:
+        """On how many of these replicas a request that waits would be computed sooner than on its best one."""
+        self._refresh(now)
+        view_of = views_of(self.pool, self._policy, self._backlogs(now), now)
+        views = [(view_of(held.output), held) for held in self._held.values()]
+        return sum(any(view.is_sooner(held, place) for view, held in views) for place in places)
+
+    def _refresh(self, now: float) -> None:
+        """Look up again what is old. With another fleet, places have changed."""
         if self._replicas is not self.pool.replicas:
             self._replicas = self.pool.replicas
             self._dry = [math.inf] * len(self._replicas)
             for held in self._held.values():
                 held.looked_up = -math.inf
+        for held in self._held.values():
+            if now - held.looked_up > _REFRESH:
+                look_up(held, self.pool, now)
 
     def _trusts(self, held: Held, now: float) -> bool:
         """Whether to leave room for another's request. Its owner, who may see the fleet otherwise, may not take it:

@@ -48,7 +48,8 @@ class WaitingMetrics(Collector):
         )
         time = CounterMetricFamily(
             "kvsteer_held_replica_seconds",
-            "Replica-seconds while something waited; idle: without prompt work, as far as the gateway knows.",
+            "Replica-seconds while something waited, as far as the gateway knows; without prompt work: idle though "
+            "a request that waits would be computed sooner there, spared as none would.",
             labels=["pool", "state"],
         )
         horizon = GaugeMetricFamily(
@@ -63,5 +64,6 @@ class WaitingMetrics(Collector):
             requests.add_metric([name], hall.room.own)
             size.add_metric([name], hall.size)
             time.add_metric([name, "idle"], hall.idle)
-            time.add_metric([name, "busy"], hall.seconds - hall.idle)
+            time.add_metric([name, "spared"], hall.spared)
+            time.add_metric([name, "busy"], hall.seconds - hall.idle - hall.spared)
         yield from (waits, requests, size, time, horizon)

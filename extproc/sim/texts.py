@@ -23,7 +23,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "": 1.0}
 _SHORT = {"kv": "kv_tokens", "prefill": "prefill_speed", "doubling": "prefill_doubling"}
 #: Most of each setting of late binding; a whole number where only whole ones will do.
 _ROOM_MOST: Final[dict[str, float]] = {
-    "theta": 3600.0, "alpha": 1000.0, "cap": DAY, "most": 1000.0, "patience": 3600.0,
+    "theta": 3600.0, "alpha": 1000.0, "cap": DAY, "most": 1000.0, "dry": 1000.0, "patience": 3600.0,
     "requests": 10**7, "tokens": 10**12,
 }  # fmt: skip
 _MOST_SEEDS: Final = 100

@@ -236,14 +236,14 @@ def test_messages_while_it_is_held_decide_nothing() -> None:
 
 def test_time_in_which_a_replica_runs_dry_while_something_waits_is_added_up() -> None:
     bench = Bench(replicas=2, theta=0.25)
-    bench.busy(2.0, 1)  # its prefix will be wanted there
+    bench.busy(2.5, 1)
     bench.busy(9.0, 2, key=-2)
-    bench.ask(1, 1.0)
+    bench.ask(1, 1.0)  # a second of work
     bench.mind.ledger.release(-2, 2.0)  # replica 2 is free; nobody looks
     bench.hall.look(2.0)  # until 2.0 both had work: 2 * 1.0 s
-    bench.hall.look(2.5)  # half a second with one idle, one busy until its first token
+    bench.hall.look(2.5)  # half a second with one idle, which would be of use, and one busy
     assert bench.hall.seconds == pytest.approx(3.0)
-    assert bench.hall.idle == pytest.approx(0.5)
+    assert (bench.hall.idle, bench.hall.spared) == pytest.approx((0.5, 0.0))
 
 
 def news(bench: Bench) -> Outbox:

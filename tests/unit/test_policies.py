@@ -52,6 +52,24 @@ def test_a_busy_pool_charges_uncached_work_more() -> None:
     assert choice.order == [0]
 
 
+def test_a_replica_with_nothing_to_compute_charges_no_more_than_dry() -> None:
+    replicas = fleet(2)
+    send(replicas[0], 900)
+    busy = ask(replicas, [800.0, 0.0], rho=0.5)  # w = 3, on the second at most 0.5
+    choice = ChargedCost(decode=0.0, dry=0.5).choose(busy, 1, random.Random(1))
+    assert choice.scores == pytest.approx([0.9 + 4 * 0.2, 1.5 * 1.0])
+    assert choice.order == [1]
+
+
+def test_a_replica_whose_first_token_is_missing_is_not_dry_whatever_the_clock_says() -> None:
+    replicas = fleet(1)
+    replicas[0].books.send(1, 100, 100, 0.0, 1000.0, told=True)
+    late = Ask(replicas, [0.0], 1000, 100.0, 0.5, 5.0)  # five seconds later: no work left by the clock
+    assert ChargedCost(decode=0.0, dry=0.0).choose(late, 1, random.Random(1)).scores == pytest.approx([4.0])
+    replicas[0].books.prompt_done(1, 5.0)
+    assert ChargedCost(decode=0.0, dry=0.0).choose(late, 1, random.Random(1)).scores == pytest.approx([1.0])
+
+
 @pytest.mark.parametrize(
     ("rho", "weight"), [(0.0, 0.0), (0.5, 3.0), (0.8, 12.0), (0.9, 20.0), (1.0, 20.0), (7.0, 20.0)]
 )
@@ -147,7 +165,9 @@ def test_ties_and_near_ties_are_broken_at_random_and_the_rest_in_order() -> None
 def test_unknown_policies_and_settings_are_refused_with_what_is_known() -> None:
     with pytest.raises(ValueError, match=r"there is no policy 'best'; known: .*charged_cost"):
         check_policy("best", {})
-    with pytest.raises(ValueError, match="'charged_cost' has no setting 'gian'; it has: copy, decode, gain"):
+    with pytest.raises(
+        ValueError, match="'charged_cost' has no setting 'gian'; it has: copy, decode, dry, gain"
+    ):
         check_policy("charged_cost", {"gian": 1.0})
     with pytest.raises(ValueError, match="gain must be within"):
         check_policy("charged_cost", {"gain": -1.0})

@@ -100,3 +100,17 @@ def test_sessions_that_share_a_beginning_pay_for_it_together() -> None:
 def test_the_factor_is_bounded(value: float) -> None:
     with pytest.raises(ValueError, match="copy must be within"):
         ChargedCost(copy=value)
+
+
+def test_a_copy_on_a_replica_with_nothing_to_compute_has_the_price_that_is_charged_there() -> None:
+    # rho 0.5 charges 4 times, on r1 1.5 times. With 0.9 s ahead r0 costs 0.9 + 4 * 0.2 = 1.7 s, and r1, which holds
+    # 100 tokens, 1.5 * 0.9 = 1.35 s. With 0.4 s ahead r0 is best (1.2 s): what r1 lacks has a price of
+    # 1.35 - 0.8 = 0.55 s there, the rent is 0.4 s each time, so the second request pays it.
+    def asked(ahead: float) -> Ask:
+        made = ask([800.0, 100.0], [ahead, 0.0])
+        made.rho = 0.5
+        return made
+
+    policy = ChargedCost(dry=0.5, decode=0.0)
+    assert picks(policy, asked(0.9), 1) == [(1, "least_cost")]
+    assert picks(policy, asked(0.4), 3) == [(0, "least_cost"), (1, "copied"), (0, "least_cost")]

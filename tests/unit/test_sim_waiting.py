@@ -97,6 +97,34 @@ def test_a_request_waits_for_the_replica_that_has_its_prefix_though_another_is_f
     assert bench.bind(1, prompt(5100, root=7), 0.5) == "r0"
 
 
+def warmed(tokens: int, cached: int, load: float, **settings: float | str) -> Bench:
+    """r0 has a second ahead and so many tokens of the request that waits, r1 nothing to do; `load` is rho."""
+    bench = Bench(theta=0.2, **settings)
+    warm = bench.pool.get("r0")
+    assert warm is not None
+    bench.pool.place(warm, prompt(cached, root=7).chains, 0.0)
+    bench.busy(90, "r0", 1000)
+    bench.pool.busy.add(2 * load, 0.0)  # of two replicas, in the first second
+    bench.room.hold(1, prompt(tokens, root=7), 0.0)
+    return bench
+
+
+def test_a_replica_without_work_is_wanted_where_a_request_that_waits_would_be_computed_sooner() -> None:
+    # 1 s and 0.1 s behind it on r0 against 0.9 s or 1.2 s on r1. Charged it is 1 + 6 * 0.1 s against 2 * 0.9 s.
+    sooner = warmed(900, 800, 5.0)
+    assert sooner.room.next_own(0.0) is None
+    assert sooner.room.wanted([1], 0.0) == 1
+    later = warmed(1200, 1100, 5.0)
+    assert later.room.next_own(0.0) is None
+    assert later.room.wanted([1], 0.0) == 0
+
+
+def test_a_replica_without_work_takes_more_of_what_waits_for_another_the_less_is_charged_there() -> None:
+    # 0.7 s on r1: 1.4 s if charged twice, which is less than 1 + 6 * 0.1 s on r0; charged six times it is 4.2 s.
+    assert warmed(700, 600, 5.0).room.next_own(0.0) == 1
+    assert warmed(700, 600, 5.0, dry=5.0).room.next_own(0.0) is None
+
+
 def test_what_another_request_makes_warm_counts_for_those_that_wait() -> None:
     bench = Bench(theta=0.2)
     bench.busy(90, "r0", 1000)

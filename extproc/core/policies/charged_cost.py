@@ -7,7 +7,8 @@ backlog is prompt work already sent and not yet computed. `w` is why this beats 
 first token": a prompt sent where its prefix is not cached costs everybody behind it too, and the busier the
 pool (rho: prompts take all its time, or answers all its running slots; core/pool.py), the more are behind. In an
 idle pool w is 0 and the rule is greedy; in overload it keeps long prefixes where they are. gain 3 and cap 20 came
-out best on public traces (docs/policies.md).
+out best on public traces (docs/policies.md). Where a replica has nothing to compute nobody is behind yet, so there w
+can be bounded by `dry`; late binding does (core/waiting.py).
 decode is charged for the context that is on a replica already; each of its steps reads all of it.
 
 A hot prefix that is cheap to follow would draw everybody to the one replica that had it first. So what requests
@@ -25,7 +26,7 @@ from extproc.core.fleet import KV_FREE, Replica
 from extproc.core.policies.base import Ask, Choice, Rng, biased, led_by, lowest
 from extproc.core.policies.copies import Copies
 
-#: Float noise in a number of bytes.
+#: Float noise in a number of bytes, and in seconds of backlog.
 _EPSILON = 1e-6
 
 
@@ -35,7 +36,7 @@ class ChargedCost:
 
     `decode` is for a replica whose sequences hold as many tokens as its KV cache, in a pool with no prompts to
     compute: each step reads all of them, so everything on it goes slower. `copy`: how many times its price in rent
-    a prefix pays before it is computed elsewhere too; 0 for never.
+    a prefix pays before it is computed elsewhere too; 0 for never. `dry`: most of w on a replica without prompt work.
     """
 
     sampled: ClassVar[bool] = True
@@ -46,10 +47,11 @@ class ChargedCost:
     kv: float = 1.0
     near: float = 0.002
     copy: float = 1.0
+    dry: float = 1000.0
     _copies: Copies = field(init=False, repr=False, compare=False, default_factory=Copies)
 
     def __post_init__(self) -> None:
-        for name in ("gain", "most", "decode", "kv", "near", "copy"):
+        for name in ("gain", "most", "decode", "kv", "near", "copy", "dry"):
             if not 0 <= getattr(self, name) <= 1000:
                 raise ValueError(f"charged_cost: {name} must be within 0..1000")
 
@@ -63,7 +65,7 @@ class ChargedCost:
         if ask.extra is not None:
             parts["adapter"] = ask.extra
         if self.copy and ask.cached[order[0]] > 0:
-            other = self._copied(ask, scores, order, charge)
+            other = self._copied(ask, scores, order, backlogs)
             if other is not None:
                 return Choice(led_by(other, scores, picks), scores, "copied", parts)
         return Choice(order, scores, "least_cost", parts)
@@ -75,16 +77,17 @@ class ChargedCost:
         as long (16 candidates: 3 us).
         """
         now, tokens, half, output = ask.now, ask.tokens, ask.per_doubling, ask.output
-        decode = self.decode_weight(ask.rho)
-        whole = charge * tokens * (1.0 + tokens * half)  # of which what is cached is saved
+        decode, low = self.decode_weight(ask.rho), min(charge, 1.0 + self.dry)
+        whole = tokens * (1.0 + tokens * half)  # of which what is cached is saved
         backlogs, costs = [], []
         for replica, cached in zip(ask.replicas, ask.cached, strict=True):
             books = replica.books
             waits = books.idle_at - now
             if waits < books.floor:
                 waits = books.floor
-            work = whole - charge * cached * (1.0 + cached * half) if cached else whole
-            cost = waits + decode * replica.context + work / replica.prefill_speed
+            work = whole - cached * (1.0 + cached * half) if cached else whole
+            price = low if waits <= _EPSILON and is_dry(replica) else charge
+            cost = waits + decode * replica.context + price * work / replica.prefill_speed
             if replica.crowded:
                 cost += self._pressed(replica, output)
             backlogs.append(waits)
@@ -110,7 +113,18 @@ class ChargedCost:
         """w for a pool that spends the share `rho` of its time on prompts."""
         return self.most if rho >= 1 else min(self.most, self.gain * rho / (1 - rho))
 
-    def _copied(self, ask: Ask, scores: Sequence[float], order: list[int], charge: float) -> int | None:
+    def charges(self, replicas: Sequence[Replica], backlogs: Sequence[float], rho: float) -> list[float]:
+        """What a second of uncached work is charged on each replica: 1 + w, with so many seconds ahead there."""
+        charge = 1.0 + self.weight(rho)
+        low = min(charge, 1.0 + self.dry)
+        return [
+            low if waits <= _EPSILON and is_dry(replica) else charge
+            for waits, replica in zip(backlogs, replicas, strict=True)
+        ]
+
+    def _copied(
+        self, ask: Ask, scores: Sequence[float], order: list[int], backlogs: Sequence[float]
+    ) -> int | None:
         """The replica that this request should make a copy on, of what it would find at `order[0]`; None for none.
 
         The rent is how much less there is to do on the best replica that holds less of the prompt.
@@ -119,7 +133,10 @@ class ChargedCost:
         other = _best_of_less(order, scores, cached)
         if other is None or ask.prompt is None:
             return None
-        price = charge * (_seconds(ask, other) - _seconds(ask, home))
+        there, here = self.charges(
+            [ask.replicas[i] for i in (other, home)], [backlogs[i] for i in (other, home)], ask.rho
+        )
+        price = there * _seconds(ask, other) - here * _seconds(ask, home)
         rent = scores[home] + price - scores[other]
         if rent <= 0:
             return None
@@ -139,6 +156,11 @@ class ChargedCost:
         if replica.kv_load > KV_FREE:
             cost += self.kv * (replica.kv_load - KV_FREE) / (1 - KV_FREE)
         return cost
+
+
+def is_dry(replica: Replica) -> bool:
+    """Whether nothing is left to compute where the clock says so: no first token is missing."""
+    return not replica.books.awaits
 
 
 def backlogs_of(replicas: Sequence[Replica], now: float) -> list[float]:
