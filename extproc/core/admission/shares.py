@@ -15,6 +15,8 @@ from extproc.core.admission.tenants import Tenant
 #: which two requests that need much room count as having waited equally long.
 _TRADES: Final = 0.2
 _ABOUT: Final = 0.125
+#: Share of a gateway's part from which a request is large: ends of what is in flight make room for it one by one.
+_LARGE: Final = 0.125
 #: Share of what nobody wants that gateways get all the same; the rest is there for who asks next.
 _LENT: Final = 0.5
 
@@ -82,14 +84,17 @@ def among_gateways(part: float, rows: Sequence[Row]) -> list[float]:
     """One tenant's part divided among gateways, in the order of their names; at most `part` together.
 
     Evenly up to what each wants, so that a gateway whose next request is a long one gathers room for it. Where one
-    needs more than that gives it, the request that has waited longest gets all it needs, and the others the rest.
+    needs more than that gives it, the request that has waited longest gets all it needs beside what is in flight there,
+    which ends no sooner than elsewhere, and the others the rest.
     """
     given = _lent(part, rows)
-    short = [i for i, row in enumerate(rows) if row.need > given[i]]
+    short = [
+        i for i, row in enumerate(rows) if row.need > _LARGE * given[i] and row.used + row.need > given[i]
+    ]
     if not short:
         return given
     first = _first(short, rows)
-    own = min(rows[first].need, part)
+    own = min(rows[first].used + rows[first].need, part)
     others = _lent(part - own, [*rows[:first], *rows[first + 1 :]])
     return [*others[:first], own, *others[first:]]
 
