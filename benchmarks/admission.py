@@ -8,9 +8,11 @@ Exit status: 0 when everything held, 1 when something did not.
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from random import Random
 
+from extproc.core.admission.adapt import AdaptSettings
 from extproc.core.admission.queue import QueueSettings
 from extproc.core.admission.tenants import Tenant, Tenants
 from extproc.core.fleet import Traits
@@ -157,13 +159,25 @@ def _shares(sim: Admitted, since: float, until: float) -> dict[str, float]:
     return {tenant: tokens / sum(sums.values()) for tenant, tokens in sums.items()}
 
 
+def narrow(chosen: AdmissionSettings) -> AdmissionSettings:
+    """The same with a budget that holds four long requests."""
+    most = 4.0 * LONG + 4.0 * OUTPUT
+    return replace(chosen, adapt=AdaptSettings(cap=most), bears=most / REPLICAS)
+
+
 def long(seconds: float, gateways: int) -> list[tuple[str, bool]]:
     """Requests of 32 k tokens, more than their share has room for, among a flood of short ones, of one tenant."""
-    limit = capacity()
-    flood = arrivals(6 * limit, seconds, 1, "a", 0.0)
-    some = arrivals(0.6, seconds, 2, "a", 1.0)
-    sim = Admitted(settings(gateways), admission(Tenant(name="a", share=1.0, waiting=1000), wait=10.0))
-    out = sim.run(merged(flood, some))
+    chosen = admission(Tenant(name="a", share=1.0, waiting=1000), wait=10.0)
+    found = []
+    for size, each in (("the budget that is found", chosen), ("a budget of four of them", narrow(chosen))):
+        print(f"  {size}", flush=True)
+        found += _long(Admitted(settings(gateways), each), seconds)
+    return found
+
+
+def _long(sim: Admitted, seconds: float) -> list[tuple[str, bool]]:
+    flood = arrivals(6 * capacity(), seconds, 1, "a", 0.0)
+    out = sim.run(merged(flood, arrivals(0.6, seconds, 2, "a", 1.0)))
     served = [status for _, _, tokens, _, status in _rows(out) if tokens == LONG]
     done = sum(status == Status.FINISHED for status in served)
     went = [(tokens, at) for at, _, tokens in sim.admitted if at >= warm(seconds)]

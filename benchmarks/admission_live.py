@@ -4,15 +4,20 @@
 
 Two emulated engines compute 1,000 prompt tokens a second each, a twentieth of what large models' do, so that requests
 are few and the machine's CPU is hardly used. Arrivals are Poisson; a twentieth of the prompts is 16 times as long.
+The runs of `overload` are played at the same time, each through a stack of its own: what else the machine has to do
+then disturbs all alike.
 Exit status: 0 when everything held, 1 when something did not.
 """
 
 import asyncio
+import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import chain, count
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -37,6 +42,9 @@ _CAPACITY = {"prefill_speed": _SPEED, "kv_tokens": 60_000, "max_running": 64, "o
 _BEARS = 6400
 #: Part of a run that is left out at its start, and seconds after which a request counts as lost.
 _WARM, _LONGEST = 0.2, 300.0
+#: Seconds between two looks at the gateways' memory, and what it may grow from the second fifth of a run to the last:
+#: as a share, and bytes that are noise.
+_LOOK, _GROWTH, _NOISE = 1.0, 0.03, 2e6
 #: Statuses that admission answers with.
 REFUSED = ("status 429", "status 503")
 
@@ -89,12 +97,44 @@ def stack_of(gateways: int, admission: dict[str, Any] | None) -> StackSettings:
     )
 
 
-def play(sent: Iterator[Sent], gateways: int, admission: dict[str, Any] | None) -> list[Done]:
+class Played(NamedTuple):
+    """What became of all requests, in order, and the memory meanwhile of the largest gateway: bytes, by look."""
+
+    done: list[Done]
+    memory: list[int]
+
+
+def play(sent: Iterable[Sent], gateways: int, admission: dict[str, Any] | None) -> list[Done]:
     """Send all through a fresh stack; what became of them, in order."""
+    return watched(sent, gateways, admission).done
+
+
+def watched(sent: Iterable[Sent], gateways: int, admission: dict[str, Any] | None) -> Played:
+    """The same, with the gateways' memory."""
     with Stack(stack_of(gateways, admission)) as stack:
         if admission is not None:
             time.sleep(2.5)  # loads are read each second: by then every gateway knows what the fleet bears
-        return asyncio.run(_send(stack.url, sorted(sent)))
+        pids = [child.pid for name, child in stack.children.items() if name.startswith("gateway")]
+        return asyncio.run(_play(stack.url, sorted(sent), pids))
+
+
+async def _play(url: str, sent: list[Sent], pids: list[int]) -> Played:
+    memory: list[int] = []
+    watching = asyncio.ensure_future(_watch(pids, memory))
+    done = await _send(url, sent)
+    watching.cancel()
+    return Played(done, memory)
+
+
+async def _watch(pids: list[int], seen: list[int]) -> None:
+    while True:
+        seen.append(max(map(resident, pids)))
+        await asyncio.sleep(_LOOK)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def _send(url: str, sent: list[Sent]) -> list[Done]:
@@ -147,25 +187,43 @@ def overload(seconds: float, gateways: int) -> list[tuple[str, bool]]:
     """Twice what the fleet can do, with admission and without; and what it does below that."""
     admission = {"queue": {"wait": "2s"}, "others": {"share": 1, "waiting": 10_000}}
     runs = {
-        "0.9x": play(arrivals(0.9 * LIMIT, seconds, 1), gateways, None),
-        "1x": play(arrivals(LIMIT, seconds, 2), gateways, None),
-        "2x without": play(arrivals(2 * LIMIT, seconds, 3), gateways, None),
-        "2x admitted": play(arrivals(2 * LIMIT, seconds, 3), gateways, admission),
+        "0.9x": (0.9 * LIMIT, 1, None),
+        "1x": (LIMIT, 2, None),
+        "2x without": (2 * LIMIT, 3, None),
+        "2x admitted": (2 * LIMIT, 3, admission),
     }
-    for name, done in runs.items():
+    with ProcessPoolExecutor(len(runs)) as processes:
+        going = {
+            name: processes.submit(watched, list(arrivals(rate, seconds, seed)), gateways, chosen)
+            for name, (rate, seed, chosen) in runs.items()
+        }
+        played = {name: each.result() for name, each in going.items()}
+    for name, (done, memory) in played.items():
         refused = sum(each.outcome.failure in REFUSED for each in done)
         print(
             f"  {name:12} goodput {goodput(done, seconds):7,.0f} tokens/s  P99 TTFT {p99(done, seconds):6.2f} s  "
-            f"refused {refused} of {len(done)}  errors {errors(done)}",
+            f"refused {refused} of {len(done)}  errors {errors(done)}  memory {max(memory) / 1e6:.1f} MB",
             flush=True,
         )
-    kept = goodput(runs["2x admitted"], seconds) / goodput(runs["1x"], seconds)
-    slower = p99(runs["2x admitted"], seconds) / p99(runs["0.9x"], seconds)
+    done, memory = played["2x admitted"]
+    kept = goodput(done, seconds) / goodput(played["1x"].done, seconds)
+    slower = p99(done, seconds) / p99(played["0.9x"].done, seconds)
+    before, after = grown(memory)
     return [
         (f"goodput at 2x is {kept:.2f} of that at 1x (at least 0.90)", kept >= 0.9),
         (f"P99 TTFT at 2x is {slower:.2f} of that at 0.9x (at most 2)", slower <= 2.0),
-        ("nobody has an error but by being refused", errors(runs["2x admitted"]) == 0),
+        ("nobody has an error but by being refused", errors(done) == 0),
+        (
+            f"memory goes from {before / 1e6:.1f} to {after / 1e6:.1f} MB",
+            after <= before * (1 + _GROWTH) + _NOISE,
+        ),
     ]
+
+
+def grown(memory: list[int]) -> tuple[float, float]:
+    """The mean of the second fifth of the looks, and of the last."""
+    part = max(len(memory) // 5, 1)
+    return statistics.fmean(memory[part : 2 * part] or memory), statistics.fmean(memory[-part:])
 
 
 TENANTS = [{"name": "a", "ids": ["a"], "share": 0.5}, {"name": "b", "ids": ["b"], "share": 0.3}]
@@ -220,7 +278,8 @@ def long(seconds: float, gateways: int) -> list[tuple[str, bool]]:
     flood = arrivals(4 * LIMIT, seconds, 1, "a", 0.0)
     some = arrivals(0.6 * _SPEED * _REPLICAS / LONG, seconds, 2, "a", 1.0)
     queue = {"wait": "10s", "long": 1000}
-    done = play(chain(flood, some), gateways, {"queue": queue, "others": {"share": 1, "waiting": 1000}})
+    admission = {"queue": queue, "others": {"share": 1, "waiting": 1000}}
+    done = play(chain(flood, some), gateways, admission)
     warm = [each for each in _warm(done, seconds) if each.sent.at < seconds]
     part = sum(each.used for each in warm if each.sent.tokens == LONG) / max(
         sum(each.used for each in warm), 1

@@ -31,11 +31,12 @@ class TenantRow(Row):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class AdmissionSettings:
-    """What admission is told. `identities` finds tenants by a row's."""
+    """What admission is told. `bears`: tokens in flight that each replica can bear; 0 to learn it."""
 
     tenants: Tenants
     queue: QueueSettings = field(default_factory=QueueSettings)
     adapt: AdaptSettings = field(default_factory=AdaptSettings)
+    bears: float = 0.0
 
 
 class Admitted(Simulation):
@@ -52,7 +53,7 @@ class Admitted(Simulation):
         self._tenants = admission.tenants
         self.admitted: list[tuple[float, str, float]] = []
         self.waits: list[tuple[float, float]] = []
-        self._meters = [Meter(gateway.pool) for gateway in self.gateways]
+        self._meters = [Meter(gateway.pool, admission.bears) for gateway in self.gateways]
         first = self._meters[0].look(0.0)
         self._controllers = [Controller(admission.adapt, 0.0) for _ in self.gateways]
         total = self._controllers[0].start(first)

@@ -59,6 +59,19 @@ def test_a_request_that_needs_more_than_its_gateway_gets_has_it_by_age() -> None
     assert among_gateways(100, rows) == [20, 80]
 
 
+def test_a_request_that_needs_more_than_its_gateway_gets_has_it_beside_what_is_in_flight_there() -> None:
+    # Evenly they get 50 each. The first needs 40 beside the 45 that run there; the second gets what is left.
+    rows = [Row(45, 200, need=40, since=5), Row(45, 200, need=40, since=1)]
+    assert among_gateways(100, rows) == [85, 15]
+    # What runs elsewhere stays there until it ends, whatever is due.
+    assert among_gateways(60, [Row(30, 200, need=40, since=5), Row(30, 200)]) == [60, 0]
+
+
+def test_a_small_request_gets_no_more_than_its_gateways_even_part() -> None:
+    # 6 is less than an eighth of 50: ends of what runs make room for it soon enough.
+    assert among_gateways(100, [Row(48, 200, need=6, since=5), Row(48, 200, need=6, since=1)]) == [50, 50]
+
+
 def test_who_has_more_running_than_its_part_is_due_less() -> None:
     assert among_gateways(60, [Row(80, 80), Row(40, 90), Row(0, 10)]) == [25, 25, 10]
 

@@ -84,8 +84,8 @@ def among_gateways(part: float, rows: Sequence[Row]) -> list[float]:
     """One tenant's part divided among gateways, in the order of their names; at most `part` together.
 
     Evenly up to what each wants, so that a gateway whose next request is a long one gathers room for it. Where one
-    needs more than that gives it, the request that has waited longest gets all it needs beside what is in flight there,
-    which ends no sooner than elsewhere, and the others the rest.
+    needs more than that gives it, the request that has waited longest gets all it needs beside what is in flight
+    there, which ends no sooner than elsewhere, and the others the rest.
     """
     given = _lent(part, rows)
     short = [
