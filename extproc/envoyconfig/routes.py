@@ -1,8 +1,25 @@
 """Envoy's routes: one for each pool, chosen by a header only the gateway can set; without it by the client's."""
 
+import json
+from typing import Final
+
 from extproc.config import GatewaySettings, PoolSettings
 from extproc.envoyconfig import picked
 from extproc.envoyconfig.names import MIRROR_HEADER, POOL_HEADER, Tree, pool_cluster, seconds
+
+
+def _in_any_form(text: str) -> str:
+    """A regular expression for a path, each of its letters as it is or percent-encoded, as engines decode them."""
+    return "".join(f"(?:{letter}|%(?i:{ord(letter):02x}))" for letter in text)
+
+
+#: The engines' calls that load and unload adapters (extproc/engines/adapter_calls.py), and what begins like them.
+_ADAPTER_CALLS: Final = "".join(
+    [
+        *(_in_any_form("/"), f"(?:{_in_any_form('v1/')})?"),
+        *(f"(?:{_in_any_form('un')})?", _in_any_form("load_lora_adapter"), ".*"),
+    ]
+)
 
 
 def route_config(settings: GatewaySettings) -> Tree:
@@ -26,7 +43,25 @@ def _routes(settings: GatewaySettings) -> list[Tree]:
     header = settings.envoy.model_header if others else ""
     by_gateway = settings.pools if header else others
     told = [_route(settings, pool, _is(POOL_HEADER, pool.name)) for pool in by_gateway]
-    return [*chosen, *told, *(_by_model(settings, header) if header else []), _route(settings, first)]
+    hidden = [_hidden(_ADAPTER_CALLS)] if any(pool.adapters.loads for pool in settings.pools) else []
+    return [
+        *hidden,
+        *chosen,
+        *told,
+        *(_by_model(settings, header) if header else []),
+        _route(settings, first),
+    ]
+
+
+def _hidden(path: str) -> Tree:
+    """A path that clients are not to reach: engines that let the gateway load adapters would let them, too."""
+    error = {"message": "There is no such path here.", "type": "invalid_request_error", "code": "not_found"}
+    kind = {"header": {"key": "content-type", "value": "application/json"}}
+    return {
+        "match": {"safe_regex": {"regex": path}},
+        "direct_response": {"status": 404, "body": {"inline_string": json.dumps({"error": error})}},
+        "response_headers_to_add": [{**kind, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
+    }
 
 
 def _by_address(settings: GatewaySettings) -> bool:

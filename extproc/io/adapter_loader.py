@@ -55,6 +55,11 @@ class Loader:
         self._steps: set[asyncio.Task[None]] = set()
         loading.on_wanted = self._wanted.set
 
+    @property
+    def busy(self) -> int:
+        """Steps under way."""
+        return len(self._steps)
+
     async def run(self) -> None:
         """Look until cancelled; what is under way then ends with it."""
         try:
@@ -75,7 +80,7 @@ class Loader:
         self._loading.use.expire(now)
         while self._leads() and (step := self._loading.plan(self._pool.replicas, now)) is not None:
             self._loading.began(step, now)
-            task = asyncio.create_task(self._do(step), name=f"load {step.name[:100]}")
+            task = asyncio.create_task(self._do(step, now), name=f"load {step.name[:100]}")
             self._steps.add(task)
             task.add_done_callback(self._steps.discard)
         self._loading.let_go(self._pool.replicas, now)
@@ -88,10 +93,10 @@ class Loader:
         """Close the connections."""
         await self._api.close()
 
-    async def _do(self, step: Step) -> None:
+    async def _do(self, step: Step, planned: float) -> None:
         result = Result(FAILED, "it was given up")
         try:
-            if step.unload and not await self._makes_room(step):
+            if step.unload and not await self._makes_room(step, planned):
                 return
             began = self._clock()
             result = await self._load(step)
@@ -101,12 +106,11 @@ class Loader:
             self._ended(step, result)
             self._wanted.set()  # others may be due, and requests go on
 
-    async def _makes_room(self, step: Step) -> bool:
-        """Unload what is to go; False where it is used after all, or does not go."""
-        asked = self._clock()
+    async def _makes_room(self, step: Step, planned: float) -> bool:
+        """Unload what is to go; False where it was used since that was planned, or does not go."""
         if self._notice:
             await asyncio.sleep(self._notice)
-            if self._loading.is_used(step, asked, self._clock()) or not self._leads():
+            if self._loading.is_used(step, planned, self._clock()) or not self._leads():
                 self._loading.dropped(step, self._clock())
                 return False
         result = await self._api.unload(step.replica.address, step.unload)

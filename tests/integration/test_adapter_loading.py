@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from extproc.demo.stack import Stack, StackSettings
 from tests.integration.conftest import QUICK
@@ -173,3 +174,16 @@ async def test_an_engine_that_restarts_has_none_and_gets_what_is_asked_for(stack
 
     await until_async(is_served, 60, "the adapter is served again")
     assert served(stack)["lora-1"] >= 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/load_lora_adapter", "/v1/%6coad_lora_adapter", "/v1%2Fload%5flora_adapter", "/load_lora_adapter/"],
+)
+async def test_clients_can_not_load_what_they_like(stack: Stack, path: str) -> None:
+    body = {"lora_name": "mine", "lora_path": "/etc"}
+    url = URL(stack.url + path, encoded=True)
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+        said = await answer.json()
+        assert (answer.status, said["error"]["code"]) == (404, "not_found")
+    assert "mine" not in served(stack)

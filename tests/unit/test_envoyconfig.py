@@ -56,6 +56,23 @@ def walk(tree: Any) -> Iterator[Any]:
 # ---- what clients can't do ----
 
 
+def test_where_adapters_are_loaded_clients_can_not_load_any() -> None:
+    loads = (
+        'pools: [{engine: vllm, replicas: ["10.0.0.1:8000"], '
+        "adapters: {enabled: true, loading: {enabled: true, paths: {a: /a}}}}]\n"
+    )
+    first = virtual_host(settings(loads))["routes"][0]
+    assert first["direct_response"]["status"] == 404
+    hidden = re.compile(first["match"]["safe_regex"]["regex"])
+    for path in ("/v1/load_lora_adapter", "/unload_lora_adapter", "/v1/%75nload_lor%61_adapter", "/%4coad"):
+        assert bool(hidden.fullmatch(path)) is (path != "/%4coad"), path
+    for path in ("/v1/load_lora_adapter/", "/load_lora_adapter_from_tensors", "%2fv1%2Fload_lora_adapter"):
+        assert hidden.fullmatch(path), path
+    for path in ("/v1/chat/completions", "/v1/models", "/v1/models/load_lora_adapter"):
+        assert not hidden.fullmatch(path), path
+    assert "direct_response" not in str(virtual_host(settings()))
+
+
 def test_clients_copies_of_the_gateways_headers_go_before_routing() -> None:
     (strip,) = manager(settings())["early_header_mutation_extensions"]
     assert strip["typed_config"]["mutations"] == [
