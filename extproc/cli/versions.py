@@ -11,6 +11,7 @@ from rich.text import Text
 from extproc.cli.admin_port import admin_option, call, json_option
 from extproc.cli.inputs import me
 from extproc.cli.terminal import console, plain
+from extproc.io.weight_orders import word
 
 
 @click.group()
@@ -42,7 +43,7 @@ def list_(admin: str, as_json: bool) -> None:
 @json_option
 def set_(model: str, weights: tuple[str, ...], why: str, who: str | None, admin: str, as_json: bool) -> None:
     """Give versions of MODEL (* for pools without models) new weights, in percent; the others share the rest."""
-    asked = {"model": model, "weights": ",".join(weights), "who": who or me(), "why": why}
+    asked = {"model": model, "weights": ",".join(weights), **_words(who, why)}
     _tell(call(admin, f"/versions/set?{urlencode(asked)}", "versions", "POST"), as_json)
 
 
@@ -54,8 +55,17 @@ def set_(model: str, weights: tuple[str, ...], why: str, who: str | None, admin:
 @json_option
 def rollback(model: str, why: str, who: str | None, admin: str, as_json: bool) -> None:
     """Put the weights of MODEL back that it had before. Repeated, it goes back step by step."""
-    asked = {"model": model, "who": who or me(), "why": why}
+    asked = {"model": model, **_words(who, why)}
     _tell(call(admin, f"/versions/rollback?{urlencode(asked)}", "versions", "POST"), as_json)
+
+
+def _words(who: str | None, why: str) -> dict[str, str]:
+    """Who changes it and why, as the gateway takes them."""
+    words = {"who": me() if who is None else who, "why": why}
+    try:
+        return {name: word(words, name) for name in words}
+    except ValueError as error:
+        raise click.UsageError(f"--{error}") from None
 
 
 def _tell(found: dict[str, Any], as_json: bool) -> None:
@@ -64,6 +74,12 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
         return
     shares = ", ".join(f"{row['version']} {row['share']:.1%}" for row in found["versions"])
     click.echo(plain(f"{found['model']}: change {found['number']}: {shares}; for {found['reaches']}"))
+    if found.get("stepped_back"):
+        names = ", ".join(found["stepped_back"])
+        click.echo(
+            plain(f"{names}: taken back by the guard; stays at 0 until `versions set` gives it weight"),
+            err=True,
+        )
 
 
 def _table(model: dict[str, Any]) -> Table:
@@ -71,18 +87,35 @@ def _table(model: dict[str, Any]) -> Table:
         f"change {model['number']} by {model['who']}: {model['why']}" if model["number"] else "as configured"
     )
     table = Table(title=Text(plain(f"{model['model']} ({change})")))
-    for heading in ("version", "weight", "share", "requests", "errors", "TTFT P99", "pools"):
+    for heading in (
+        "version",
+        "weight",
+        "share",
+        "requests",
+        "errors",
+        "left",
+        "TTFT P99",
+        "before",
+        "pools",
+    ):
         table.add_column(heading, overflow="fold")
     for row in model["versions"]:
-        errors = f"{row['errors'] / row['requests']:.1%}" if row["requests"] else "-"
-        ttft = "-" if row["ttft_p99"] is None else f"{row['ttft_p99'] * 1000:.0f} ms"
         cells = (
             row["version"],
-            f"{row['weight']:g}",
+            f"{row['weight']:g}"
+            + (" (taken back)" if row["version"] in model.get("stepped_back", ()) else ""),
             f"{row['share']:.1%}",
-            str(row["requests"]),
-            errors,
-            ttft,
+            *_seen(row),
+            " / ".join(_seen(row["before_change"])) if row.get("before_change") else "-",
+            ", ".join(row["pools"]) or "of another configuration",
         )
-        table.add_row(*(Text(plain(cell)) for cell in (*cells, ", ".join(row["pools"]))))
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
+
+
+def _seen(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Requests, errors, clients that left without an answer, and P99 time to first token."""
+    left = row.get("left", 0)
+    errors = f"{row['errors'] / row['requests']:.1%}" if row["requests"] else "-"
+    ttft = "-" if row["ttft_p99"] is None else f"{row['ttft_p99'] * 1000:.0f} ms"
+    return str(row["requests"]), errors, str(left), ttft

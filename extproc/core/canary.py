@@ -1,9 +1,10 @@
-"""How the versions of a model do, side by side, and when one is worse than the one with the most weight.
+"""How the versions of a model do, side by side, and when one is worse than the one that it is to take over from.
 
-Both comparisons ask the same: is a share of one version's requests above a bound, for more than chance? The bound on
-errors is the other's share of errors and a margin; that on the time to first token is one of a hundred above the
-other's 99th percentile and a margin. For more than chance: the lower end of Wilson's score interval (E. B. Wilson,
-"Probable inference, the law of succession, and statistical inference", 1927) is above it.
+All comparisons ask the same: is a share of one version's requests above a bound, for more than chance? The bound on
+errors is the other's share of errors and a margin, likewise that on requests whose clients left without an answer;
+that on the time to first token is one of a hundred above the other's 99th percentile and a margin. For more than
+chance: the lower end of Wilson's score interval (E. B. Wilson, "Probable inference, the law of succession, and
+statistical inference", 1927) is above it.
 """
 
 from collections import deque
@@ -22,6 +23,9 @@ _Z: Final = 2.58
 _TAIL: Final = 0.01
 #: Most requests of a version that are looked at, the last ones.
 _MOST: Final = 4096
+#: Statuses below 500 that a request's content hardly brings about: a name that the engine does not serve, a key that
+#: it does not take, no room. 400 and the like are the client's, who may send one bad request a hundred times.
+_REFUSED: Final = frozenset({401, 403, 404, 408, 429})
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -29,7 +33,7 @@ class Guard:
     """When a version steps back.
 
     Attributes:
-        errors: how much larger its share of errors may be, 0..1.
+        errors: how much larger its share of errors may be, and that of clients who left without an answer, 0..1.
         ttft: how much longer its 99th percentile of times to first token may be, as a part of the other's.
         least: requests of each that are needed to compare them.
         window: seconds that are looked back.
@@ -42,11 +46,19 @@ class Guard:
 
 
 class Numbers(NamedTuple):
-    """What was seen of a version lately: requests whose end is known, errors, and times to first token in seconds."""
+    """What was seen of a version lately.
+
+    Attributes:
+        requests: those whose end is known.
+        errors: of them.
+        ttfts: times to first token, in seconds.
+        left: further ones, whose clients left before anything of an answer came.
+    """
 
     requests: int
     errors: int
     ttfts: list[float]
+    left: int = 0
 
     @property
     def p99(self) -> float | None:
@@ -59,16 +71,21 @@ class Tally:
 
     Attributes:
         requests, errors: since the start, of those whose end is known.
+        before: what was seen just before its model's weights changed last; None where they never did.
     """
 
     def __init__(self) -> None:
-        self._last: deque[tuple[float, bool | None, float | None]] = deque(maxlen=_MOST)
+        self._last: deque[tuple[float, bool | None, float | None, bool]] = deque(maxlen=_MOST)
         self.requests = 0
         self.errors = 0
+        self.before: Numbers | None = None
 
-    def add(self, now: float, failed: bool | None, ttft: float | None) -> None:
-        """A request ended: whether it failed, and its time to first token in seconds; None for what is not known."""
-        self._last.append((now, failed, ttft))
+    def add(self, now: float, failed: bool | None, ttft: float | None, *, left: bool = False) -> None:
+        """A request ended: whether it failed, and its time to first token in seconds; None for what is not known.
+
+        `left`: its client did so before anything of an answer came.
+        """
+        self._last.append((now, failed, ttft, left))
         if failed is not None:
             self.requests += 1
             self.errors += failed
@@ -77,12 +94,13 @@ class Tally:
         """What the last `window` seconds show."""
         while self._last and now - self._last[0][0] > window:
             self._last.popleft()
-        ends = [failed for _, failed, _ in self._last if failed is not None]
-        ttfts = [ttft for _, _, ttft in self._last if ttft is not None]
-        return Numbers(len(ends), sum(ends), ttfts)
+        ends = [failed for _, failed, _, _ in self._last if failed is not None]
+        ttfts = [ttft for _, _, ttft, _ in self._last if ttft is not None]
+        return Numbers(len(ends), sum(ends), ttfts, sum(left for *_, left in self._last))
 
-    def clear(self) -> None:
-        """Begin anew: the version was given another share."""
+    def anew(self, now: float, window: float) -> None:
+        """Begin anew, and keep what the last `window` seconds showed: the version was given another share."""
+        self.before = self.numbers(now, window)
         self._last.clear()
 
 
@@ -107,19 +125,22 @@ class Watch:
             return
         tally = self.tallies.setdefault(model, {}).setdefault(version, Tally())
         first = ending.first_token
-        tally.add(now, _failed(ending), None if first is None else max(first - sent, 0.0))
+        ttft = None if first is None else max(first - sent, 0.0)
+        left = ending.by == CLIENT and ending.status is None and first is None
+        tally.add(now, _failed(ending), ttft, left=left)
 
-    def anew(self, model: str) -> None:
+    def anew(self, model: str, now: float, window: float) -> None:
         """The weights of a model changed: what was before says nothing of what comes."""
         for tally in self.tallies.get(model, {}).values():
-            tally.clear()
+            tally.anew(now, window)
 
-    def step_backs(self, weights: Mapping[str, Weights], guard: Guard, now: float) -> list[StepBack]:
-        """Versions that are worse than the one of their model with the most weight."""
+    def step_backs(
+        self, weights: Mapping[str, Weights], stables: Mapping[str, str], guard: Guard, now: float
+    ) -> list[StepBack]:
+        """Versions that are worse than the one of their model that `stables` names (core/versions.py)."""
         found = []
         for model, shares in weights.items():
-            tallies = self.tallies.get(model, {})
-            stable = max(shares, key=lambda version: shares[version])
+            tallies, stable = self.tallies.get(model, {}), stables[model]
             if stable not in tallies:
                 continue
             good = tallies[stable].numbers(now, guard.window)
@@ -140,6 +161,14 @@ def worse(canary: Numbers, stable: Numbers, guard: Guard) -> str:
                 f"errors {canary.errors} of {canary.requests} against {stable.errors} of {stable.requests}, "
                 f"more than {guard.errors:.1%} above"
             )
+    asked, others = canary.requests + canary.left, stable.requests + stable.left
+    if min(asked, others) >= guard.least and surely_above(
+        canary.left, asked, stable.left / others + guard.errors
+    ):
+        return (
+            f"left by their clients without an answer {canary.left} of {asked} against {stable.left} of {others}, "
+            f"more than {guard.errors:.1%} above"
+        )
     if min(len(canary.ttfts), len(stable.ttfts)) >= guard.least:
         limit = _p99(sorted(stable.ttfts)) * (1 + guard.ttft)
         if surely_above(sum(ttft > limit for ttft in canary.ttfts), len(canary.ttfts), _TAIL):
@@ -169,7 +198,9 @@ def _failed(ending: Ending) -> bool | None:
     """Whether a request failed by its replica's doing; None where that is not known, or the client left."""
     if ending.by == CLIENT:
         return None
-    if ending.by == UPSTREAM or (ending.status is not None and ending.status >= 500):
+    if ending.by == UPSTREAM:
+        return True
+    if ending.status is not None and (ending.status >= 500 or ending.status in _REFUSED):
         return True
     if ending.by == GATEWAY and ending.status is None:  # none of its replicas could be chosen
         return True

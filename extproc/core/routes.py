@@ -134,7 +134,7 @@ class Table:
 
 
 def faults(routes: Sequence[Route]) -> list[str]:
-    """What is wrong with the table, a sentence each that says how to mend it: overlaps, holes, weights of 0.
+    """What is wrong with the table, a sentence each that says how to mend it: overlaps, holes, weights.
 
     Nobody needs to take every kind: a model that only embeds is no fault.
     """
@@ -145,6 +145,7 @@ def faults(routes: Sequence[Route]) -> list[str]:
             row = bands(routes, model, kind)
             if any(band.takers for band in row):
                 found += [said for band in row if (said := _fault(model, kind, band, row))]
+        found += _two_weights(model, routes)
     return list(dict.fromkeys(found))
 
 
@@ -161,6 +162,19 @@ def _fault(model: str, kind: str, band: Band, row: list[Band]) -> str:
         names = " and ".join(repr(route.pool) for route in takers)
         return f"{names} share {_what(model)}, and the weight of each is 0; give one of them a weight"
     return ""
+
+
+def _two_weights(model: str, routes: Sequence[Route]) -> Iterable[str]:
+    """Versions whose weight depends on who is asked: a conversation that grows longer keeps its version."""
+    takers = [route for route in routes if (model in route.models if model != ANY else not route.models)]
+    first: dict[str, Route] = {}
+    for route in takers:
+        other = first.setdefault(route.version, route)
+        if route.version and other.weight != route.weight:
+            yield (
+                f"{other.pool!r} and {route.pool!r} serve version {route.version!r} of {_what(model)} with weights "
+                f"{other.weight:g} and {route.weight:g}; a version has one weight, so write the same in both"
+            )
 
 
 def _overlap(model: str, kind: str, band: Band, one: Route, other: Route) -> str:

@@ -56,6 +56,25 @@ def _salt(version: str) -> int:
     return xxh3_64_intdigest(version.encode())
 
 
+def stable(states: Sequence[Weights]) -> str:
+    """The version that the others of a model are to take over from.
+
+    It is the last one that had all of the weight, however much of it has gone to others since: a canary stays one
+    until it is given everything. Before any had all, it is the one of most weight to begin with, the first of
+    several; and the one of most weight now, where it has none itself.
+
+    Args:
+        states: the weights that the model had, the oldest first, and those that it has; not empty.
+    """
+    now = states[-1]
+    found = max(states[0], key=lambda version: states[0][version])
+    for weights in states:
+        positive = [version for version, weight in weights.items() if weight > 0]
+        if len(positive) == 1:
+            found = positive[0]
+    return found if now.get(found, 0.0) > 0 else max(now, key=lambda version: now[version])
+
+
 def shares(weights: Weights) -> dict[str, float]:
     """Each version's share of the conversations, 0..1."""
     whole = sum(weights.values())

@@ -5,7 +5,7 @@ judges by the requests that it steered itself, and what one finds counts for all
 operator would. Without Redis everything counts for this gateway alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -13,12 +13,13 @@ import structlog
 from aiohttp import web
 
 from extproc.config import GatewaySettings
-from extproc.core.canary import Guard, StepBack
+from extproc.core.canary import Guard, Numbers, StepBack
 from extproc.core.router import pools_of
 from extproc.core.steering import Steering
-from extproc.core.versions import MOST_WEIGHT, Weights, shares
+from extproc.core.versions import MOST_WEIGHT, shares, stable
 from extproc.io import clock
 from extproc.io.tasks import Supervisor
+from extproc.io.weight_orders import completed, weights_of, word
 from extproc.io.weights import Chosen, Models, Store, UntakenError, read, written
 
 _log = structlog.get_logger("kvsteer.versions")
@@ -29,8 +30,6 @@ JUDGE: Final = 0.5
 #: Times that a change is tried while others change something too.
 _TRIES: Final = 5
 _FILE, _GUARD = "configuration", "guard"
-#: Longest word of who and why, in characters.
-_MOST_TEXT: Final = 300
 
 Change = Callable[[Chosen], Chosen]
 
@@ -52,6 +51,7 @@ class VersionDesk:
         self._watch = steering.watch
         self._store = store
         self._guard = guard
+        self._window = (guard or Guard()).window
         self._configured = dict(self._router.weights)
         self._models: Models = {}
         self._text: bytes | None = None
@@ -123,7 +123,7 @@ class VersionDesk:
         self._router.weights[model] = {
             version: chosen.weights.get(version, weight) for version, weight in known.items()
         }
-        self._watch.anew(model)
+        self._watch.anew(model, clock.monotonic(), self._window)
         _log.info(
             "weights of versions",
             model=model or "*",
@@ -134,12 +134,19 @@ class VersionDesk:
         )
 
     async def judge(self) -> None:
-        """Take back versions that are worse than the one with the most weight."""
+        """Take back versions that are worse than the one that they are to take over from."""
         assert self._guard is not None
-        for found in self._watch.step_backs(self._router.weights, self._guard, clock.monotonic()):
-            self.step_backs[found.model] = self.step_backs.get(found.model, 0) + 1
-            _log.warning("version steps back", model=found.model or "*", version=found.version, why=found.why)
+        weights = self._router.weights
+        stables = {model: self._stable(model) for model in weights}
+        for found in self._watch.step_backs(weights, stables, self._guard, clock.monotonic()):
             await self._step_back(found)
+
+    def _stable(self, model: str) -> str:
+        """By the weights that it had, as far as this gateway knows the versions."""
+        chosen, known = self._chosen(model), self._configured[model]
+        states = [*chosen.past, self._router.weights[model]]
+        mine = [{version: state.get(version, 0.0) for version in known} for state in states]
+        return stable([state for state in mine if any(state.values())] or [known])
 
     async def _step_back(self, found: StepBack) -> None:
         def change(now: Chosen) -> Chosen:
@@ -149,16 +156,23 @@ class VersionDesk:
                 raise ValueError("another gateway was first")
             weights[found.version] = 0.0
             weights[found.stable] = min(weights.get(found.stable, 0.0) + weight, MOST_WEIGHT)
-            return now.after(weights, _GUARD, f"{found.version}: {found.why}", clock.wall())
+            why = f"{found.version}: {found.why}"
+            return now.after(weights, _GUARD, why, clock.wall(), stepped=[found.version])
 
         try:
-            await self._change(found.model, change)
+            if await self._change(found.model, change):
+                self._tell(found)
         except ValueError as error:
             _log.info("version stays as it is", model=found.model or "*", why=str(error))
         except UntakenError:
+            self._tell(found)
             # It counts here at once, and is written as what Redis lost when Redis is back.
             self._adopt(found.model, change(self._chosen(found.model)))
             self._text = None
+
+    def _tell(self, found: StepBack) -> None:
+        self.step_backs[found.model] = self.step_backs.get(found.model, 0) + 1
+        _log.warning("version steps back", model=found.model or "*", version=found.version, why=found.why)
 
     # -- changing ----------------------------------------------------------------------------------------
 
@@ -181,7 +195,13 @@ class VersionDesk:
             return True
         for _ in range(_TRIES):
             text = await self._store.get()
-            read(text)
+            try:
+                read(text)
+            except ValueError as error:
+                raise ValueError(
+                    f"in Redis {self._store.key}: {error}; delete it (redis-cli del {self._store.key}), and the "
+                    "gateways write what they go by"
+                ) from None
             if text != self._text:
                 await self._take(text)
             if text == self._text:
@@ -197,10 +217,15 @@ class VersionDesk:
 
     def shown(self) -> list[dict[str, Any]]:
         """Every model with versions: weights, who chose them, and how each does, ready for JSON."""
-        return [self._shown(model) for model in self._configured]
+        return [self._shown(model) for model in sorted(self._configured)]
 
     def _shown(self, model: str) -> dict[str, Any]:
-        chosen, weights = self._chosen(model), self._router.weights[model]
+        chosen = self._chosen(model)
+        # A version of another gateway's configuration has its part too, in an upgrade.
+        weights = {
+            **{version: weight for version, weight in chosen.weights.items() if weight},
+            **self._router.weights[model],
+        }
         parts = shares(weights)
         pools = pools_of(self._router.routes, model)
         return {
@@ -209,6 +234,7 @@ class VersionDesk:
             "who": chosen.who,
             "why": chosen.why,
             "when": chosen.when or None,
+            "stepped_back": list(chosen.stepped),
             "versions": [
                 {
                     "version": version,
@@ -222,48 +248,50 @@ class VersionDesk:
         }
 
     def _lately(self, model: str, version: str) -> dict[str, Any]:
-        window = (self._guard or Guard()).window
         tally = self._watch.tallies.get(model, {}).get(version)
-        if tally is None:
-            return {"requests": 0, "errors": 0, "ttft_p99": None, "window": window}
-        numbers = tally.numbers(clock.monotonic(), window)
-        p99 = numbers.p99
+        now = tally.numbers(clock.monotonic(), self._window) if tally is not None else Numbers(0, 0, [])
+        before = tally.before if tally is not None else None
         return {
-            "requests": numbers.requests,
-            "errors": numbers.errors,
-            "ttft_p99": None if p99 is None else round(p99, 4),
-            "window": window,
+            **_seen(now),
+            "window": self._window,
+            "before_change": None if before is None else _seen(before),
         }
 
     async def _on_list(self, _request: web.Request) -> web.Response:
         return _answer({"models": self.shown()})
 
     async def _on_set(self, request: web.Request) -> web.Response:
+        asked = request.query
+
         def change(now: Chosen) -> Chosen:
-            weights = completed(now.weights, _asked(request.query.get("weights", "")), self._names(request))
-            return now.after(weights, _word(request, "who"), _word(request, "why"), clock.wall())
+            weights = completed(
+                now.weights, weights_of(asked.get("weights", "")), self._configured[_model(request)]
+            )
+            return now.after(weights, word(asked, "who"), word(asked, "why"), clock.wall())
 
         return await self._ordered(request, change)
 
     async def _on_rollback(self, request: web.Request) -> web.Response:
         def change(now: Chosen) -> Chosen:
-            before = now.back(_word(request, "who"), _word(request, "why"), clock.wall())
-            if before is None:
-                raise ValueError("there is nothing to go back to: its weights are as configured")
-            return before
+            before = now.back(word(request.query, "who"), word(request.query, "why"), clock.wall())
+            if before is not None:
+                return before
+            if now.past:
+                names = ", ".join(now.stepped)
+                raise ValueError(
+                    f"all weights before give some to what the guard took back ({names}); if you want that, say so "
+                    "with `versions set`"
+                )
+            raise ValueError("there is nothing to go back to: its weights are as configured")
 
         return await self._ordered(request, change)
-
-    def _names(self, request: web.Request) -> Weights:
-        return self._configured[_model(request)]
 
     async def _ordered(self, request: web.Request, change: Change) -> web.Response:
         model = _model(request)
         if model not in self._configured:
-            known = ", ".join(repr(name or "*") for name in self._configured) or "none"
-            return _answer(
-                {"error": f"no model {model[:100]!r} with several versions; there are: {known}"}, 404
-            )
+            known = ", ".join(repr(name or "*") for name in sorted(self._configured)) or "none"
+            said = f"no model {(model or '*')[:100]!r} with several versions; there are: {known}"
+            return _answer({"error": said}, 404)
         try:
             if not await self._change(model, change):
                 return _answer(
@@ -272,49 +300,10 @@ class VersionDesk:
         except ValueError as error:
             return _answer({"error": f"nothing was changed: {error}"}, 400)
         except UntakenError as error:
-            said = f"Redis did not take it ({error}), so nothing was changed; try again"
+            said = f"nothing was changed, since Redis did not take it: {error}; try again"
             return _answer({"error": said}, 503)
         reaches = "every gateway on this Redis" if self._store is not None else "this gateway only"
         return _answer({**self._shown(model), "reaches": reaches})
-
-
-def completed(now: Weights, asked: Mapping[str, float], known: Weights) -> dict[str, float]:
-    """Weights in percent with some as `asked`; the others share the rest of 100 in the proportion that they have.
-
-    Raises:
-        ValueError: what is wrong with them.
-    """
-    for version, weight in asked.items():
-        if version not in known:
-            raise ValueError(f"{version!r} is no version of it; there are: {', '.join(known)}")
-        if not 0 <= weight <= MOST_WEIGHT:
-            raise ValueError(f"{version}={weight:g} is not between 0 and {MOST_WEIGHT:g}")
-    others = {version: now.get(version, weight) for version, weight in known.items() if version not in asked}
-    rest, whole = MOST_WEIGHT - sum(asked.values()), sum(others.values())
-    if others and rest < 0:
-        raise ValueError("the weights are more than 100 together; give less, or give every version's")
-    if not others and not any(asked.values()):
-        raise ValueError("every weight is 0; give one of them some")
-    return {
-        version: asked[version]
-        if version in asked
-        else rest * (others[version] / whole if whole else 1 / len(others))
-        for version in known
-    }
-
-
-def _asked(text: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for pair in text.split(","):
-        version, equals, weight = pair.partition("=")
-        try:
-            number = float(weight)
-        except ValueError:
-            number = -1.0
-        if not equals or not number >= 0:
-            raise ValueError(f"{pair[:60]!r} is no weight; write VERSION=WEIGHT, for example v2=5")
-        found[version] = number
-    return found
 
 
 def _model(request: web.Request) -> str:
@@ -322,12 +311,15 @@ def _model(request: web.Request) -> str:
     return "" if name == "*" else name
 
 
-def _word(request: web.Request, name: str) -> str:
-    """A line for the record. Raises ValueError for none, or what no terminal should be given."""
-    text = request.query.get(name, "").strip()
-    if not text or len(text) > _MOST_TEXT or not text.isprintable():
-        raise ValueError(f"{name} must be one line of 1 to {_MOST_TEXT} characters")
-    return text
+def _seen(numbers: Numbers) -> dict[str, Any]:
+    """Of a version, ready for JSON."""
+    p99 = numbers.p99
+    return {
+        "requests": numbers.requests,
+        "errors": numbers.errors,
+        "left": numbers.left,
+        "ttft_p99": None if p99 is None else round(p99, 4),
+    }
 
 
 def _answer(body: dict[str, Any], status: int = 200) -> web.Response:

@@ -7,6 +7,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from extproc.config import RedisSettings
+from extproc.io.redis_check import cause
 from extproc.io.redis_client import make_client
 from extproc.io.redis_shape import is_number, script
 from extproc.io.weights import UntakenError
@@ -51,4 +52,4 @@ class WeightStore:
             async with asyncio.timeout(self._deadline):
                 return await call
         except (RedisError, OSError, TimeoutError) as error:
-            raise UntakenError(type(error).__name__) from error
+            raise UntakenError(cause(error)) from error

@@ -3,9 +3,11 @@
 In Redis those of all models stand in one string (PREFIX:versions), without a TTL, since an operator's decision must
 not expire:
 
-    {"models": {MODEL: {"number", "weights", "who", "why", "when", "past": [weights before, oldest first]}}}
+    {"models": {MODEL: {"number", "weights", "who", "why", "when", "past": [weights before, oldest first],
+                        "stepped": [versions that the guard took back since an operator gave them weight]}}}
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -23,7 +25,10 @@ _MOST_NUMBER = 2**52
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Chosen:
-    """A model's weights. `number` counts changes from 1, 0 is the configuration; `when` is in seconds since 1970."""
+    """A model's weights. `number` counts changes from 1, 0 is the configuration; `when` is in seconds since 1970.
+
+    `stepped` are the versions that the guard took back and nobody has given weight since.
+    """
 
     number: int
     weights: Weights
@@ -31,22 +36,46 @@ class Chosen:
     why: str
     when: float
     past: tuple[Weights, ...] = ()
+    stepped: tuple[str, ...] = ()
 
-    def after(self, weights: Weights, who: str, why: str, when: float) -> "Chosen":
-        """The next one, from which there is a way back to this."""
-        past = (*self.past, self.weights)[-KEPT:]
-        return Chosen(number=self.number + 1, weights=weights, who=who, why=why, when=when, past=past)
+    def after(
+        self, weights: Weights, who: str, why: str, when: float, *, stepped: Iterable[str] = ()
+    ) -> "Chosen":
+        """The next one, from which there is a way back to this; `stepped` are versions that the guard takes back."""
+        return Chosen(
+            number=self.number + 1,
+            weights=weights,
+            who=who,
+            why=why,
+            when=when,
+            past=(*self.past, self.weights)[-KEPT:],
+            stepped=tuple(
+                version for version in dict.fromkeys((*self.stepped, *stepped)) if not weights.get(version)
+            ),
+        )
 
     def back(self, who: str, why: str, when: float) -> "Chosen | None":
-        """The next one, which puts back what was before; None where nothing was. Repeated, it goes further back."""
-        if not self.past:
-            return None
-        *past, before = self.past
-        return Chosen(number=self.number + 1, weights=before, who=who, why=why, when=when, past=tuple(past))
+        """The next one, which puts back what was before; None where nothing was. Repeated, it goes further back.
+
+        Weights that would bring back what the guard took back are passed over: who goes back wants to be safe.
+        """
+        for at in reversed(range(len(self.past))):
+            before = self.past[at]
+            if not any(before.get(version) for version in self.stepped):
+                return Chosen(
+                    number=self.number + 1,
+                    weights=before,
+                    who=who,
+                    why=why,
+                    when=when,
+                    past=self.past[:at],
+                    stepped=self.stepped,
+                )
+        return None
 
 
 class UntakenError(KvsteerError):
-    """Redis did not answer, or refused; the message is the name of its error. Who changes something says so."""
+    """Redis did not answer, or refused; the message says why. Who changes something is told."""
 
 
 class Store(Protocol):
@@ -84,6 +113,7 @@ def _form(chosen: Chosen) -> dict[str, Any]:
         "why": chosen.why,
         "when": chosen.when,
         "past": [dict(weights) for weights in chosen.past],
+        "stepped": list(chosen.stepped),
     }
 
 
@@ -116,6 +146,7 @@ def _read(said: dict[str, Any]) -> Chosen:
         why=_text(said["why"]),
         when=float(when),
         past=tuple(_weights(past) for past in said["past"][-KEPT:]),
+        stepped=tuple(_text(version) for version in list(said.get("stepped", ()))[:_MOST_NAMES]),
     )
 
 

@@ -170,6 +170,12 @@ class GatewaySettings(Settings):
             raise ValueError(
                 "feedback.source is access_log but envoy.access_log is false, so nothing would come; set it to true"
             )
+        blind = self.feedback.source == "off" and not self.envoy.access_log
+        if blind and self.canary.guard and any(pool.version for pool in self.pools):
+            raise ValueError(
+                "canary.guard is on but nothing tells how requests end, so it would see no errors of a version; set "
+                "feedback.source to trailers or envoy.access_log to true, or canary.guard to false"
+            )
         return self
 
     @model_validator(mode="after")

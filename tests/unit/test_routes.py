@@ -190,3 +190,23 @@ def test_one_pool_needs_one_look() -> None:
     assert it._any.name == "a"
     it = router([route("a", "m"), route("b", "n")])
     assert {model: pool and pool.name for model, pool in it._lone.items()} == {"m": "a", "n": "b", "": "a"}
+
+
+def test_a_version_has_one_weight_however_long_its_prompts_are() -> None:
+    table = [
+        route("short-1", "llama", below=100, version="v1", weight=100),
+        route("short-2", "llama", below=100, version="v2", weight=0),
+        route("long-1", "llama", least=100, version="v1", weight=0),
+        route("long-2", "llama", least=100, version="v2", weight=100),
+    ]
+    assert faults(table) == [
+        (
+            "'short-1' and 'long-1' serve version 'v1' of 'llama' with weights 100 and 0; a version has one weight, so "
+            "write the same in both"
+        ),
+        (
+            "'short-2' and 'long-2' serve version 'v2' of 'llama' with weights 0 and 100; a version has one weight, so "
+            "write the same in both"
+        ),
+    ]
+    assert faults([*table[:2], route("long", "llama", least=100)]) == []

@@ -13,7 +13,8 @@ from extproc.core.pool import Pool
 from extproc.core.routes import Route
 from extproc.core.steering import Rules, Steering
 from extproc.io import clock
-from extproc.io.version_desk import VersionDesk, completed
+from extproc.io.version_desk import VersionDesk
+from extproc.io.weight_orders import completed, weights_of, word
 from extproc.io.weights import Chosen, UntakenError, read, written
 
 
@@ -32,7 +33,7 @@ class OneKey:
 
     async def get(self) -> bytes | None:
         if not self.is_up:
-            raise UntakenError("ConnectionError")
+            raise UntakenError("it can't be reached")
         return self.text
 
     async def swap(self, before: bytes | None, after: bytes) -> bool:
@@ -103,8 +104,15 @@ async def test_rollbacks_go_back_step_by_step_to_the_configuration() -> None:
         ({"weights": "v2=nan"}, 400, "'v2=nan' is no weight"),
         ({"weights": "v2=101"}, 400, "v2=101 is not between 0 and 100"),
         ({"weights": "v1=0,v2=0"}, 400, "every weight is 0"),
-        ({"weights": "v2=5", "why": " "}, 400, "why must be one line"),
+        ({"weights": "v2=5", "why": " "}, 400, "why is empty; say it in one line"),
+        ({"weights": "v2=5", "why": "a\tb"}, 400, "why has a line break or a control character"),
+        ({"weights": "v2=5", "who": "x" * 301}, 400, "who has 301 characters; write at most 300"),
+        ({"weights": "v2=5,v2=6"}, 400, "'v2' is given twice"),
+        ({"weights": "v2=1_0"}, 400, "'v2=1_0' is no weight"),
+        ({"weights": "v2=１０"}, 400, "'v2=１０' is no weight"),
+        ({"weights": "v1=0"}, 400, "the rest, 100, would go to v2, without any weight now; say who gets it"),
         ({"weights": "v2=5", "model": "x"}, 404, "no model 'x' with several versions; there are: 'm'"),
+        ({"weights": "v2=5", "model": "*"}, 404, "no model '*' with several versions; there are: 'm'"),
     ],
 )
 async def test_an_order_that_makes_no_sense_changes_nothing(
@@ -120,8 +128,33 @@ async def test_an_order_that_makes_no_sense_changes_nothing(
 def test_the_others_share_the_rest_in_the_proportion_that_they_have() -> None:
     now = {"a": 60.0, "b": 30.0, "c": 10.0}
     assert completed(now, {"c": 55.0}, now) == {"a": 30.0, "b": 15.0, "c": 55.0}
-    assert completed({"a": 0.0, "b": 0.0, "c": 100.0}, {"c": 40.0}, now) == {"a": 30.0, "b": 30.0, "c": 40.0}
     assert completed(now, {"a": 1.0, "b": 1.0, "c": 1.0}, now) == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
+def test_nobody_gets_weight_that_has_none_and_is_not_named() -> None:
+    now = {"a": 0.0, "b": 0.0, "c": 100.0}
+    with pytest.raises(ValueError, match="the rest, 60, would go to a and b, without any weight now"):
+        completed(now, {"c": 40.0}, now)
+    assert completed(now, {"a": 60.0, "c": 40.0}, now) == {"a": 60.0, "b": 0.0, "c": 40.0}
+    assert completed(now, {"c": 100.0}, now) == now
+
+
+def test_versions_of_a_newer_configuration_lose_their_weight_only_by_name() -> None:
+    now, known = {"v1": 48.0, "v2": 12.0, "v3": 40.0}, {"v1": 100.0, "v2": 0.0}
+    with pytest.raises(ValueError, match="'v3' has weight 40, and is not in this gateway's configuration"):
+        completed(now, {"v2": 10.0}, known)
+    assert completed(now, {"v2": 10.0, "v3": 40.0}, known) == {"v1": 50.0, "v2": 10.0, "v3": 40.0}
+    assert completed({"v1": 100.0, "old": 0.0}, {"v2": 10.0}, known) == {"v1": 90.0, "v2": 10.0}
+
+
+async def test_a_gateway_that_does_not_know_a_version_shows_its_part() -> None:
+    steering, desk = made(store := OneKey())
+    newer = Chosen(number=3, weights={"v1": 48.0, "v2": 12.0, "v3": 40.0}, who="a", why="b", when=1.0)
+    store.text = written({"m": newer})
+    await desk.follow()
+    rows = {row["version"]: (row["share"], row["pools"]) for row in desk.shown()[0]["versions"]}
+    assert rows == {"v1": (0.48, ["a"]), "v2": (0.12, ["b"]), "v3": (0.4, [])}
+    assert weights(steering) == {"v1": 48.0, "v2": 12.0}
 
 
 async def test_without_redis_an_order_counts_here() -> None:
@@ -137,7 +170,7 @@ async def test_while_redis_is_gone_an_operators_order_is_refused() -> None:
     status, said = await order(desk, "set", weights="v2=5")
     assert (status, said["error"]) == (
         503,
-        "Redis did not take it (ConnectionError), so nothing was changed; try again",
+        "nothing was changed, since Redis did not take it: it can't be reached; try again",
     )
     assert weights(steering) == {"v1": 100, "v2": 0}
 
@@ -162,7 +195,13 @@ async def test_what_is_none_of_ours_stays_and_changes_nothing() -> None:
     store.text = b"somebody else's"
     await desk.follow()
     status, said = await order(desk, "set", weights="v2=5")
-    assert (status, said["error"]) == (400, "nothing was changed: the key holds no weights of versions")
+    assert (status, said["error"]) == (
+        400,
+        (
+            "nothing was changed: in Redis kvsteer:versions: the key holds no weights of versions; delete it (redis-cli "
+            "del kvsteer:versions), and the gateways write what they go by"
+        ),
+    )
     assert store.text == b"somebody else's"
     assert weights(steering) == {"v1": 100, "v2": 0}
 
@@ -217,3 +256,108 @@ async def test_the_guard_takes_a_version_back_that_errs_once_whether_redis_is_th
     await follower.follow()
     assert weights(other) == {"v1": 100, "v2": 0}
     assert read(store.text)["m"].number == 2, "it stepped back once"
+
+
+async def stepped_back() -> tuple[Steering, VersionDesk]:
+    """Weights that an operator gave, 70 and 30, of which the guard took the 30 back."""
+    steering, desk = made(OneKey(), Guard())
+    await order(desk, "set", weights="v2=30")
+    for _ in range(100):
+        ended(steering, "v1", failed=False)
+        ended(steering, "v2", failed=True)
+    await desk.judge()
+    assert weights(steering) == {"v1": 100, "v2": 0}
+    return steering, desk
+
+
+async def test_going_back_does_not_bring_back_what_the_guard_took_back() -> None:
+    steering, desk = await stepped_back()
+    status, said = await order(desk, "rollback")
+    assert (status, said["stepped_back"]) == (200, ["v2"])
+    assert weights(steering) == {"v1": 100, "v2": 0}
+    status, said = await order(desk, "rollback")
+    assert (status, said["error"]) == (
+        400,
+        "nothing was changed: there is nothing to go back to: its weights are as configured",
+    )
+
+
+async def test_an_operator_gives_weight_again_to_what_the_guard_took_back() -> None:
+    steering, desk = await stepped_back()
+    assert (await order(desk, "set", weights="v2=1"))[1]["stepped_back"] == []
+    assert weights(steering) == {"v1": 99, "v2": 1}
+    assert (await order(desk, "rollback"))[0] == 200
+    assert weights(steering) == {"v1": 100, "v2": 0}
+
+
+async def test_where_all_weights_before_are_what_the_guard_took_back_one_cannot_go_back() -> None:
+    steering, desk = made(store := OneKey(), Guard())
+    past = ({"v1": 50.0, "v2": 50.0},)
+    taken = Chosen(
+        number=9,
+        weights={"v1": 100.0, "v2": 0.0},
+        who="guard",
+        why="v2: errors",
+        when=1.0,
+        past=past,
+        stepped=("v2",),
+    )
+    store.text = written({"m": taken})
+    await desk.follow()
+    status, said = await order(desk, "rollback")
+    assert status == 400
+    assert "all weights before give some to what the guard took back (v2)" in said["error"]
+    assert weights(steering) == {"v1": 100, "v2": 0}
+
+
+async def test_a_canary_is_guarded_until_it_has_all() -> None:
+    steering, desk = made(OneKey(), Guard())
+    for share in ("25", "60"):
+        await order(desk, "set", weights=f"v2={share}")
+    for _ in range(100):
+        ended(steering, "v1", failed=False)
+        ended(steering, "v2", failed=True)
+    await desk.judge()
+    assert weights(steering) == {"v1": 100, "v2": 0}
+    await order(desk, "set", weights="v2=100")
+    await order(desk, "set", weights="v1=5")  # now the other is the canary
+    for _ in range(100):
+        ended(steering, "v1", failed=True)
+        ended(steering, "v2", failed=False)
+    await desk.judge()
+    assert weights(steering) == {"v1": 0, "v2": 100}
+
+
+async def test_what_was_seen_before_a_change_is_shown_beside_what_came_after() -> None:
+    steering, desk = made(OneKey(), Guard())
+    assert desk.shown()[0]["versions"][0]["before_change"] is None
+    for number in range(51):
+        ended(steering, "v1", failed=number == 0)
+    await order(desk, "set", weights="v2=5")
+    row = desk.shown()[0]["versions"][0]
+    assert (row["requests"], row["before_change"]) == (
+        0,
+        {"requests": 51, "errors": 1, "left": 0, "ttft_p99": None},
+    )
+
+
+async def test_a_step_back_that_another_gateway_was_first_with_is_not_counted() -> None:
+    store = OneKey()
+    (steering, desk), (other, second) = made(store, Guard()), made(store, Guard())
+    await order(desk, "set", weights="v2=5")
+    await second.follow()
+    for each in (steering, other):
+        for _ in range(100):
+            ended(each, "v1", failed=False)
+            ended(each, "v2", failed=True)
+    await desk.judge()
+    await second.judge()
+    assert (desk.step_backs, second.step_backs) == ({"m": 1}, {})
+
+
+def test_what_is_asked_is_read_strictly() -> None:
+    assert weights_of("v1=99.5, v2=0.5") == {"v1": 99.5, "v2": 0.5}
+    for bad in ("v1", "=5", "v1=-1", "v1=1e2", "v1=5,", "v1=nan", "v1=+5"):
+        with pytest.raises(ValueError, match="is no weight"):
+            weights_of(bad)
+    assert word({"why": "  as agreed "}, "why") == "as agreed"

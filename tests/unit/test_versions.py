@@ -15,7 +15,7 @@ from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.router import Router
 from extproc.core.routes import ANY, Route
-from extproc.core.versions import pick, root_of, shares
+from extproc.core.versions import pick, root_of, shares, stable
 from tests.unit.messages import chat
 
 ROOTS = [Random(number).getrandbits(60) for number in range(10_000)]
@@ -177,32 +177,73 @@ def ending(status: int | None = 200, by: str = COMPLETE, first: float | None = N
     return made
 
 
-def test_a_version_steps_back_that_is_worse_than_the_one_with_the_most_weight() -> None:
+STABLE = {"m": "v1"}
+
+
+def test_a_version_steps_back_that_is_worse_than_the_stable_one() -> None:
     watch = Watch()
     for number in range(200):
         watch.ended("m", "v1", ending(), 0.0, 1.0)
         watch.ended("m", "v2", ending(500 if number % 10 == 0 else 200), 0.0, 1.0)
     weights = {"m": {"v1": 95.0, "v2": 5.0}}
-    (found,) = watch.step_backs(weights, Guard(), 2.0)
+    (found,) = watch.step_backs(weights, STABLE, Guard(), 2.0)
     assert (found.model, found.version, found.stable) == ("m", "v2", "v1")
     assert found.why.startswith("errors 20 of 200 against 0 of 200")
-    assert watch.step_backs({"m": {"v1": 5.0, "v2": 95.0}}, Guard(), 2.0) == [], (
-        "the heavier is what is compared with"
+    assert watch.step_backs(weights, {"m": "v2"}, Guard(), 2.0) == [], "the other is compared with it"
+    assert watch.step_backs({"m": {"v1": 40.0, "v2": 60.0}}, STABLE, Guard(), 2.0) != [], "though it has most"
+    assert watch.step_backs({"m": {"v1": 95.0, "v2": 0.0}}, STABLE, Guard(), 2.0) == [], (
+        "it gets nothing already"
     )
-    assert watch.step_backs({"m": {"v1": 95.0, "v2": 0.0}}, Guard(), 2.0) == [], "it gets nothing already"
-    assert watch.step_backs(weights, Guard(), 62.0) == [], "that is too long ago"
-    watch.anew("m")
-    assert watch.step_backs(weights, Guard(), 2.0) == []
+    assert watch.step_backs(weights, STABLE, Guard(), 62.0) == [], "that is too long ago"
+    watch.anew("m", 2.0, 60.0)
+    assert watch.step_backs(weights, STABLE, Guard(), 2.0) == []
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([{"v1": 100.0, "v2": 0.0}], "v1"),
+        ([{"v1": 50.0, "v2": 50.0}], "v1"),  # the first of several
+        ([{"v1": 100.0, "v2": 0.0}, {"v1": 40.0, "v2": 60.0}], "v1"),  # a canary with most of it
+        ([{"v1": 100.0, "v2": 0.0}, {"v1": 0.0, "v2": 100.0}, {"v1": 60.0, "v2": 40.0}], "v2"),
+        ([{"v1": 100.0, "v2": 0.0, "v3": 0.0}, {"v1": 0.0, "v2": 40.0, "v3": 60.0}], "v3"),  # it has none
+    ],
+)
+def test_the_stable_version_is_the_last_that_had_all(states: list[dict[str, float]], expected: str) -> None:
+    assert stable(states) == expected
+
+
+def test_a_version_that_hangs_steps_back_since_its_clients_leave() -> None:
+    watch = Watch()
+    for number in range(100):
+        watch.ended("m", "v1", ending(None, CLIENT) if number < 4 else ending(), 0.0, 1.0)
+    for _ in range(20):
+        watch.ended("m", "v2", ending(None, CLIENT), 0.0, 1.0)
+    (found,) = watch.step_backs({"m": {"v1": 95.0, "v2": 5.0}}, STABLE, Guard(), 2.0)
+    assert found.why == (
+        "left by their clients without an answer 20 of 20 against 4 of 100, more than 2.0% above"
+    )
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 408, 429])
+def test_a_version_that_refuses_what_the_other_answers_steps_back(status: int) -> None:
+    watch = Watch()
+    for _ in range(50):
+        watch.ended("m", "v1", ending(), 0.0, 1.0)
+        watch.ended("m", "v2", ending(status), 0.0, 1.0)
+    (found,) = watch.step_backs({"m": {"v1": 95.0, "v2": 5.0}}, STABLE, Guard(), 2.0)
+    assert found.why.startswith("errors 50 of 50 against 0 of 50")
 
 
 def test_who_left_says_nothing_and_who_broke_it_off_is_an_error() -> None:
     watch = Watch()
-    watch.ended("m", "v1", ending(by=CLIENT), 0.0, 1.0)
+    watch.ended("m", "v1", ending(by=CLIENT), 0.0, 1.0)  # in the midst of an answer
+    watch.ended("m", "v1", ending(None, CLIENT), 0.0, 1.0)
     watch.ended("m", "v1", ending(None, UPSTREAM), 0.0, 1.0)
-    watch.ended("m", "v1", ending(429, first=3.5), 3.0, 4.0)
+    watch.ended("m", "v1", ending(400, first=3.5), 3.0, 4.0)  # the client's own error
     watch.ended("m", "v1", ending(None, GATEWAY), 0.0, 1.0)  # no replica could be chosen
     watch.ended("m", "v1", None, 0.0, 1.0)
-    assert watch.tallies["m"]["v1"].numbers(5.0, 60.0) == Numbers(3, 2, [0.5])
+    assert watch.tallies["m"]["v1"].numbers(5.0, 60.0) == Numbers(3, 2, [0.5], left=1)
 
 
 def test_a_version_as_good_as_the_other_does_not_step_back_in_a_thousand_looks() -> None:
@@ -211,4 +252,4 @@ def test_a_version_as_good_as_the_other_does_not_step_back_in_a_thousand_looks()
         for _ in range(19):
             watch.ended("m", "v1", ending(500 if rng.random() < 0.01 else 200), 0.0, float(second))
         watch.ended("m", "v2", ending(500 if rng.random() < 0.01 else 200), 0.0, float(second))
-        assert watch.step_backs({"m": {"v1": 95.0, "v2": 5.0}}, Guard(), float(second)) == []
+        assert watch.step_backs({"m": {"v1": 95.0, "v2": 5.0}}, STABLE, Guard(), float(second)) == []
