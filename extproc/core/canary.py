@@ -10,6 +10,7 @@ statistical inference", 1927) is above it.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, sqrt
 from typing import Final, NamedTuple
 
@@ -137,19 +138,35 @@ class Watch:
     def step_backs(
         self, weights: Mapping[str, Weights], stables: Mapping[str, str], guard: Guard, now: float
     ) -> list[StepBack]:
-        """Versions that are worse than the one of their model that `stables` names (core/versions.py)."""
+        """A version of each model that is worse than the stable one, or than one of most weight; at most one of each.
+
+        Args:
+            stables: the version of each model that the others are to take over from (`core/versions.py`). A canary is
+                compared with it also when it has most; and it with the others when it has least.
+            now: seconds, on the clock of `ended`.
+        """
         found = []
         for model, shares in weights.items():
-            tallies, stable = self.tallies.get(model, {}), stables[model]
-            if stable not in tallies:
-                continue
-            good = tallies[stable].numbers(now, guard.window)
-            for version, weight in shares.items():
-                if version != stable and weight > 0 and version in tallies:
-                    why = worse(tallies[version].numbers(now, guard.window), good, guard)
-                    if why:
-                        found.append(StepBack(model, version, stable, why))
+            most = max(shares.values())
+            good = [
+                version for version, weight in shares.items() if weight == most or version == stables[model]
+            ]
+            if (worst := self._worst(model, shares, good, guard, now)) is not None:
+                found.append(worst)
         return found
+
+    def _worst(
+        self, model: str, shares: Weights, good: list[str], guard: Guard, now: float
+    ) -> StepBack | None:
+        seen = {
+            version: tally.numbers(now, guard.window)
+            for version, tally in self.tallies.get(model, {}).items()
+            if shares.get(version, 0.0) > 0
+        }
+        for version, other in product(seen, good):
+            if version != other and other in seen and (why := worse(seen[version], seen[other], guard)):
+                return StepBack(model, version, other, why)
+        return None
 
 
 def worse(canary: Numbers, stable: Numbers, guard: Guard) -> str:

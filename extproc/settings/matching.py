@@ -40,14 +40,14 @@ class MirrorSettings(Settings):
 
 
 class CanarySettings(Settings):
-    """When a version of a model steps back by itself: compared with the stable one (docs/pools.md)."""
+    """When a version of a model steps back by itself, compared with another one (docs/pools.md)."""
 
     guard: bool = Field(default=True, description="whether a worse version's weight is set to 0")
     errors: Number = Field(
         default=0.02,
         ge=0,
         le=1,
-        description="how much larger its share of errors may be, and of clients that left without an answer (0.02: two points)",
+        description="how much larger its share of errors may be, and of clients left unanswered (0.02: 2 points)",
     )
     ttft: Number = Field(
         default=0.5,

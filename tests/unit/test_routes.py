@@ -201,12 +201,12 @@ def test_a_version_has_one_weight_however_long_its_prompts_are() -> None:
     ]
     assert faults(table) == [
         (
-            "'short-1' and 'long-1' serve version 'v1' of 'llama' with weights 100 and 0; a version has one weight, so "
-            "write the same in both"
+            "'short-1' and 'long-1' serve version 'v1' of 'llama' with weights 100 and 0; a version has one "
+            "weight, so write the same in both"
         ),
         (
-            "'short-2' and 'long-2' serve version 'v2' of 'llama' with weights 0 and 100; a version has one weight, so "
-            "write the same in both"
+            "'short-2' and 'long-2' serve version 'v2' of 'llama' with weights 0 and 100; a version has one "
+            "weight, so write the same in both"
         ),
     ]
     assert faults([*table[:2], route("long", "llama", least=100)]) == []

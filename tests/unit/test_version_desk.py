@@ -198,8 +198,8 @@ async def test_what_is_none_of_ours_stays_and_changes_nothing() -> None:
     assert (status, said["error"]) == (
         400,
         (
-            "nothing was changed: in Redis kvsteer:versions: the key holds no weights of versions; delete it (redis-cli "
-            "del kvsteer:versions), and the gateways write what they go by"
+            "nothing was changed: in Redis kvsteer:versions: the key holds no weights of versions; delete it "
+            "(redis-cli del kvsteer:versions), and the gateways write what they go by"
         ),
     )
     assert store.text == b"somebody else's"

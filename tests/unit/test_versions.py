@@ -189,7 +189,12 @@ def test_a_version_steps_back_that_is_worse_than_the_stable_one() -> None:
     (found,) = watch.step_backs(weights, STABLE, Guard(), 2.0)
     assert (found.model, found.version, found.stable) == ("m", "v2", "v1")
     assert found.why.startswith("errors 20 of 200 against 0 of 200")
-    assert watch.step_backs(weights, {"m": "v2"}, Guard(), 2.0) == [], "the other is compared with it"
+    even = watch.step_backs({"m": {"v1": 50.0, "v2": 50.0}}, {"m": "v2"}, Guard(), 2.0)
+    assert [step.version for step in even] == ["v2"], "the stable one too, where another has as much"
+    alone = {"m": {"v1": 5.0, "v2": 95.0}}
+    assert watch.step_backs(alone, {"m": "v2"}, Guard(), 2.0) == [], (
+        "nothing is better than what has most and had all"
+    )
     assert watch.step_backs({"m": {"v1": 40.0, "v2": 60.0}}, STABLE, Guard(), 2.0) != [], "though it has most"
     assert watch.step_backs({"m": {"v1": 95.0, "v2": 0.0}}, STABLE, Guard(), 2.0) == [], (
         "it gets nothing already"

@@ -12,7 +12,7 @@ from extproc.config import GatewaySettings, PolicySettings, PoolSettings, Shadow
 from extproc.core.policies import POLICIES, policy_settings
 from extproc.io.policy_store import Conflict, NotOurs, VersionStore
 from extproc.io.policy_versions import MOST_WHY, Chosen, Standing, Version
-from extproc.io.redis_check import AtKey
+from extproc.io.redis_check import AtKey, cause
 
 _log = structlog.get_logger("kvsteer.policies")
 
@@ -67,7 +67,7 @@ class PolicyDesk:
         except NotOurs as error:
             raise _Untaken(str(error)) from None
         except (RedisError, OSError, TimeoutError, AtKey) as error:
-            raise _Untaken(f"Redis does not say ({type(error).__name__})") from None
+            raise _Untaken(f"Redis does not say: {cause(error)}") from None
 
     async def _on_set(self, request: web.Request) -> web.Response:
         def change(_standing: Standing, now: Chosen) -> tuple[Chosen, None]:
@@ -93,7 +93,7 @@ class PolicyDesk:
         except (ValueError, NotOurs) as error:
             return _answer({"error": f"nothing was changed: {_first(error)}"}, 400)
         except (RedisError, OSError, TimeoutError, AtKey) as error:
-            said = f"Redis did not take it ({type(error).__name__}); look at the versions before trying again"
+            said = f"Redis did not take it: {cause(error)}; look at the versions before trying again"
             return _answer({"error": said}, 503)
         await self._follow()
         _log.info("policy changed on the live page", pool=pool.name, version=version.number, why=version.why)
