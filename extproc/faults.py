@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin
 
@@ -16,6 +17,8 @@ from extproc.settings.base import FaultAtError
 Loc = tuple[int | str, ...]
 #: Longest piece of a value that is quoted in a message, in characters.
 _QUOTED = 60
+#: A key as settings have it, or a name such as `org/model-7.1`.
+_PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 #: Most groups that are named as the place of a setting that stands in the wrong one.
 _MOST_PLACES = 2
 
@@ -33,8 +36,19 @@ def place_of(fault: ErrorDetails) -> Loc:
 
 def path_of(loc: Loc) -> str:
     """A setting's path as messages and the documentation write it: `pools[0].metrics.token_file`."""
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
-    return path.removeprefix(".") or "the file"
+    return "".join(map(_step, loc)).removeprefix(".") or "the file"
+
+
+def _step(part: int | str) -> str:
+    """One part of a path; a key that is no plain word is quoted, so that nobody takes it for more of the message."""
+    if isinstance(part, int):
+        return f"[{part}]"
+    plain = len(part) <= _QUOTED and _PLAIN.fullmatch(part)
+    return f".{part}" if plain else f"[{_clipped(part)}]"
+
+
+def _clipped(text: str) -> str:
+    return repr(text) if len(text) <= _QUOTED else f"{text[:_QUOTED]!r}..."
 
 
 def _sentence(fault: ErrorDetails) -> str:

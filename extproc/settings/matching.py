@@ -36,6 +36,8 @@ class MirrorSettings(Settings):
     def _go_together(self) -> Self:
         if self.share and not self.pool:
             raise ValueError("has a share but no pool; name the pool that gets it, or remove the share")
+        if self.pool and "share" not in self.model_fields_set:
+            raise ValueError("has a pool but no share, so nothing is mirrored; write the share, such as 0.3")
         return self
 
 

@@ -9,8 +9,9 @@ from extproc.core.routes import KINDS, Route
 from extproc.engines import Engine, made_of
 from extproc.quantities import Duration, Number, Whole
 from extproc.settings.adapters import AdapterSettings, check_engine_loads, check_policy_weighs
-from extproc.settings.base import Settings, form
+from extproc.settings.base import FaultAtError, Settings, form
 from extproc.settings.discovery import DiscoverySettings
+from extproc.settings.estate import check_listed, check_mapped
 from extproc.settings.factor import FactorSettings
 from extproc.settings.late import LateBinding, LateBindingSettings
 from extproc.settings.matching import MirrorSettings, ShapeSettings
@@ -173,12 +174,24 @@ class PoolSettings(Settings):
             made_of(names)
         return names
 
+    @field_validator("models")
+    @classmethod
+    def _are_names(cls, models: list[str]) -> list[str]:
+        check_listed(models)
+        return models
+
+    @field_validator("served_as")
+    @classmethod
+    def _are_names_too(cls, served: dict[str, str]) -> dict[str, str]:
+        check_mapped(served)
+        return served
+
     @model_validator(mode="after")
     def _serves_what_it_answers_for(self) -> Self:
         for model in self.served_as:
             if self.models and model not in self.models:
-                raise ValueError(
-                    f"served_as has {model!r}, which is not among its models; add it there or remove it"
+                raise FaultAtError(
+                    ("served_as", model), "is not among the pool's models; add it there or remove it"
                 )
         return self
 

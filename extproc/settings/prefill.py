@@ -1,13 +1,16 @@
 """Settings of pools whose prompts may be computed on one replica and answered by another."""
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from extproc.core.headers import is_owned
+from extproc.core.headers import ALWAYS_REMOVED, DATA_PARALLEL_RANK, SELECTION, SERVED, SUBSET, is_owned
 from extproc.quantities import Number, Whole
-from extproc.settings.base import Settings, form
+from extproc.settings.base import FaultAtError, Settings, form
+
+#: Further headers that mean something else to the gateway, to Envoy or to engines.
+_TAKEN: Final = frozenset({SERVED, SUBSET, SELECTION, DATA_PARALLEL_RANK})
 
 
 class PrefillSettings(Settings):
@@ -62,7 +65,21 @@ class PrefillSettings(Settings):
                 f"is {name}, which clients could send themselves, as Envoy does not strip it; write "
                 "x-prefiller-host-port, or a name that begins with x-kvsteer-"
             )
+        if name in ALWAYS_REMOVED or name in _TAKEN:
+            raise ValueError(
+                f"is {name}, in which the gateway says something else; write x-prefiller-host-port, or another name "
+                "that begins with x-kvsteer-"
+            )
         return name
+
+    @model_validator(mode="after")
+    def _tell_two_things(self) -> Self:
+        if self.header == self.decode_header:
+            raise FaultAtError(
+                ("decode_header",),
+                f"is {self.header}, in which the replica that computes the prompt is named; write another name",
+            )
+        return self
 
 
 def check_roles(prefill: PrefillSettings, roles: Collection[str], *, found: bool, late: bool) -> None:

@@ -9,8 +9,9 @@ from extproc.core.routes import faults
 from extproc.quantities import Whole
 from extproc.settings.admission import AdmissionSettings
 from extproc.settings.admitting import check_degrades, check_waits_end
-from extproc.settings.base import Settings, form
+from extproc.settings.base import FaultAtError, Settings, form
 from extproc.settings.envoy import EnvoySettings
+from extproc.settings.estate import check_aliases, check_mapped, check_mirrors
 from extproc.settings.feedback import FeedbackSettings
 from extproc.settings.grpc import GrpcSettings
 from extproc.settings.matching import CanarySettings
@@ -77,10 +78,10 @@ class GatewaySettings(Settings):
     @model_validator(mode="after")
     def _every_worker_has_its_ports(self) -> Self:
         if wrong := check_workers(self):
-            raise ValueError(wrong)
+            raise FaultAtError(("workers",), wrong)
         if self.workers > 1 and self.grpc.socket:
-            raise ValueError(
-                "grpc.socket is one path for several workers; leave it empty, or set workers to 1"
+            raise FaultAtError(
+                ("grpc", "socket"), "is one path for several workers; leave it empty, or set workers to 1"
             )
         return self
 
@@ -92,8 +93,9 @@ class GatewaySettings(Settings):
         )
         for name, one, other_name, other in pairs:
             if _collide(parse_address(one), parse_address(other)):
-                raise ValueError(
-                    f"{other_name} is {other}, where {name} listens already; give it a port of its own"
+                raise FaultAtError(
+                    tuple(other_name.split(".")),
+                    f"is {other}, where {name} listens already; give it a port of its own",
                 )
         return self
 
@@ -103,35 +105,20 @@ class GatewaySettings(Settings):
         several = len(self.pools) > 1 or bool(self.aliases)
         return self.requests.models == "answer" or (self.requests.models == "auto" and several)
 
+    @field_validator("aliases")
+    @classmethod
+    def _are_names(cls, aliases: dict[str, str]) -> dict[str, str]:
+        check_mapped(aliases)
+        return aliases
+
     @model_validator(mode="after")
     def _mirrors_lead_to_other_pools(self) -> Self:
-        names = {pool.name for pool in self.pools}
-        for number, pool in enumerate(self.pools):
-            other = pool.mirror.pool
-            if other == pool.name:
-                raise ValueError(
-                    f"pools[{number}].mirror.pool is the pool itself; name another, or remove it"
-                )
-            if other and other not in names:
-                raise ValueError(
-                    f"pools[{number}].mirror.pool is {other!r}, which is no pool; name one that is"
-                )
+        check_mirrors(self.pools)
         return self
 
     @model_validator(mode="after")
     def _aliases_end(self) -> Self:
-        listed = {model for pool in self.pools for model in pool.models}
-        for alias, model in self.aliases.items():
-            if alias in listed:
-                raise ValueError(
-                    f"aliases has {alias!r}, which a pool lists as a model; remove one of the two"
-                )
-            if model in self.aliases:
-                raise ValueError(f"aliases leads from {alias!r} to {model!r}, an alias too; write the model")
-            if model not in listed and all(pool.models for pool in self.pools):
-                raise ValueError(
-                    f"aliases leads from {alias!r} to {model!r}, which no pool lists; write one that is listed"
-                )
+        check_aliases(self.aliases, self.pools)
         return self
 
     @property
@@ -167,8 +154,9 @@ class GatewaySettings(Settings):
     @model_validator(mode="after")
     def _feedback_can_come(self) -> Self:
         if self.feedback.source == "access_log" and not self.envoy.access_log:
-            raise ValueError(
-                "feedback.source is access_log but envoy.access_log is false, so nothing would come; set it to true"
+            raise FaultAtError(
+                ("feedback", "source"),
+                "is access_log but envoy.access_log is false, so nothing would come; set that to true",
             )
         blind = self.feedback.source == "off" and not self.envoy.access_log
         if blind and self.canary.guard and any(pool.version for pool in self.pools):
@@ -182,18 +170,20 @@ class GatewaySettings(Settings):
     def _answers_come_by(self) -> Self:
         for number, pool in enumerate(self.pools):
             if pool.answer_model == "asked" and self.feedback.source != "body":
-                raise ValueError(
-                    f"pools[{number}].answer_model is asked, but no answer's body comes to the gateway; set "
-                    "feedback.source to body, or answer_model to engine"
+                raise FaultAtError(
+                    ("pools", number, "answer_model"),
+                    "is asked, but no answer's body comes to the gateway; set feedback.source to body, or this to "
+                    "engine",
                 )
         return self
 
     @model_validator(mode="after")
     def _one_address_where_one_is_read(self) -> Self:
         if self.envoy.steering == "original_dst" and self.requests.fallbacks:
-            raise ValueError(
-                "envoy.steering is original_dst, for which a list of replicas is no address and every request a 503; "
-                "set requests.fallbacks to 0"
+            raise FaultAtError(
+                ("envoy", "steering"),
+                "is original_dst, for which a list of replicas is no address and every request a 503; "
+                "set requests.fallbacks to 0",
             )
         return self
 
@@ -204,27 +194,28 @@ class GatewaySettings(Settings):
             if self.envoy.request_body_mode == "full_duplex" and (
                 pool.timeouts.first_byte or pool.timeouts.silence
             ):
-                raise ValueError(
-                    f"pools[{number}].timeouts: first_byte and silence don't go with envoy.request_body_mode: "
-                    "full_duplex, as Envoy 1.40 would send bodies that end by trailers twice; remove them and use "
-                    "timeouts.total and envoy.idle_timeout, or set `request_body_mode: buffered`"
+                raise FaultAtError(
+                    ("pools", number, "timeouts"),
+                    "first_byte and silence don't go with envoy.request_body_mode: full_duplex, as Envoy 1.40 would "
+                    "send bodies that end by trailers twice; remove them and use timeouts.total and "
+                    "envoy.idle_timeout, or set `request_body_mode: buffered`",
                 )
         return self
 
     @model_validator(mode="after")
     def _discovery_has_what_it_needs(self) -> Self:
         for number, pool in enumerate(self.pools):
+            at = ("pools", number, "discovery")
             if pool.discovery.beside_envoy and not self.envoy.eds_dir:
-                raise ValueError(
-                    f"pools[{number}].discovery needs envoy.eds_dir, or Envoy never hears of what is found; set it"
-                )
+                raise FaultAtError(at, "needs envoy.eds_dir, or Envoy never hears of what is found; set it")
             if pool.discovery.any and self.envoy.steering == "original_dst" and not self.envoy.reachable:
-                raise ValueError(
-                    f"pools[{number}].discovery with envoy.steering: original_dst needs envoy.reachable, or Envoy "
-                    "would refuse what is found; name the replicas' networks there, such as 10.0.0.0/8:8000"
+                raise FaultAtError(
+                    at,
+                    "with envoy.steering: original_dst needs envoy.reachable, or Envoy would refuse what is found; "
+                    "name the replicas' networks there, such as 10.0.0.0/8:8000",
                 )
             if pool.discovery.redis.enabled and not self.redis.url:
-                raise ValueError(f"pools[{number}].discovery.redis needs redis.url; set it")
+                raise FaultAtError((*at, "redis"), "needs redis.url; set it")
         return self
 
 

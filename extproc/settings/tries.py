@@ -1,9 +1,11 @@
 """Settings of how long a try at a replica may take, and of the tries after it."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from extproc.quantities import Duration, Number, Whole
-from extproc.settings.base import Settings
+from extproc.settings.base import FaultAtError, Settings
 
 
 class TimeoutSettings(Settings):
@@ -47,3 +49,12 @@ class RetrySettings(Settings):
         default="",
         description="label of discovered replicas that names what fails together (node, zone ...); empty for none",
     )
+
+    @model_validator(mode="after")
+    def _is_a_bound(self) -> Self:
+        if not self.share and "least" in self.model_fields_set:
+            raise FaultAtError(
+                ("least",),
+                "bounds nothing, as share is 0, which is no bound at all; raise share, or remove it",
+            )
+        return self

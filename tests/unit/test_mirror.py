@@ -78,8 +78,8 @@ def test_envoy_mirrors_by_that_header_alone_and_only_that_pools_requests() -> No
 @pytest.mark.parametrize(
     ("pool", "said"),
     [
-        ("live", "pools[0].mirror.pool is the pool itself; name another, or remove it"),
-        ("none-such", "pools[0].mirror.pool is 'none-such', which is no pool; name one that is"),
+        ("live", "pools[0].mirror.pool: 'live' is the pool itself; name another, or remove it"),
+        ("none-such", "pools[0].mirror.pool: 'none-such' is no pool; name one that is"),
     ],
 )
 def test_a_mirror_leads_to_another_pool(pool: str, said: str) -> None:

@@ -1,0 +1,91 @@
+"""What is wrong with the names of models, their aliases, and mirrors between pools; told with its place."""
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from extproc.core.dialects.base import MOST_NAME
+from extproc.core.routes import KINDS
+from extproc.settings.base import FaultAtError
+
+if TYPE_CHECKING:
+    from extproc.settings.pools import PoolSettings
+
+#: Categories of characters that no name has: control characters, halves of surrogate pairs, ends of lines. Envoy
+#: refuses a bootstrap with some of them.
+_NEVER: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def fault_of(name: str) -> str:
+    """What keeps a text from being a model's name, in a sentence that says how to mend it; "" for nothing."""
+    if not name:
+        return "is empty; write the model's name"
+    if len(name) > MOST_NAME:
+        return f"has {len(name)} characters; {MOST_NAME} are the most, and requests with longer names are not read"
+    if "*" in name:
+        return f"{name!r} has a *, but names are taken as they are; list each model, or leave models empty for all"
+    for place, letter in enumerate(name, 1):
+        if unicodedata.category(letter) in _NEVER:
+            return f"has the character {letter!r} at place {place}, which no name has; remove it"
+    return ""
+
+
+def check_listed(names: Iterable[str]) -> None:
+    """Raise FaultAtError for the first of a pool's models that is no name, at its number."""
+    for number, name in enumerate(names):
+        if wrong := fault_of(name):
+            raise FaultAtError((number,), wrong)
+
+
+def check_mapped(names: Mapping[str, str]) -> None:
+    """Raise FaultAtError where a name or what it stands for is no name, at the name."""
+    for name, other in names.items():
+        if wrong := fault_of(name):
+            raise FaultAtError((name,), f"the name before the colon {wrong}")
+        if wrong := fault_of(other):
+            raise FaultAtError((name,), wrong)
+
+
+def check_aliases(aliases: Mapping[str, str], pools: "Sequence[PoolSettings]") -> None:
+    """Raise for aliases that hide a model, or lead to none.
+
+    Raises:
+        FaultAtError: an alias is a listed model, or leads to another alias or to what no pool takes.
+    """
+    listed = {model for pool in pools for model in pool.models}
+    takes_any = any(not pool.models for pool in pools)
+    for alias, model in aliases.items():
+        at = ("aliases", alias)
+        if alias in listed:
+            raise FaultAtError(at, "is listed as a model by a pool; remove one of the two")
+        if model in aliases:
+            raise FaultAtError(at, f"leads to {model!r}, an alias too; write the model")
+        if model not in listed and not takes_any:
+            raise FaultAtError(at, f"leads to {model!r}, which no pool lists; write one that is listed")
+
+
+def check_mirrors(pools: "Sequence[PoolSettings]") -> None:
+    """Raise for mirrors that can only do harm.
+
+    Raises:
+        FaultAtError: a mirror leads to no pool, to its own, to the same replicas, or where no such request is taken.
+    """
+    named = {pool.name: pool for pool in pools}
+    for number, pool in enumerate(pools):
+        at, other = ("pools", number, "mirror", "pool"), named.get(pool.mirror.pool)
+        if not pool.mirror.pool:
+            continue
+        if other is None:
+            raise FaultAtError(at, f"{pool.mirror.pool!r} is no pool; name one that is")
+        if other is pool:
+            raise FaultAtError(at, f"{other.name!r} is the pool itself; name another, or remove it")
+        if both := {replica.address for replica in pool.replicas} & {it.address for it in other.replicas}:
+            raise FaultAtError(
+                at,
+                f"{other.name!r} has {min(both)} too, which would compute requests twice; name a pool of others",
+            )
+        if not set(pool.kinds or KINDS) & set(other.kinds or KINDS):
+            raise FaultAtError(
+                at,
+                f"{other.name!r} takes {' and '.join(other.kinds)} alone, none of what is sent here; name another",
+            )
