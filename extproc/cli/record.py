@@ -19,7 +19,7 @@ from extproc.cli.admin_port import ADMIN, BadUrl, call, checked_url, fail, open_
 from extproc.cli.drain import seconds as seconds_of
 from extproc.cli.inputs import FILE, NotWritable, check_outputs
 from extproc.cli.terminal import plain, progress
-from extproc.sim.recorded import row_of
+from extproc.sim.recorded import Places, row_of
 
 #: Seconds in which a gateway must say something: it ends by itself half a minute after the time is up.
 _SILENCE = 60.0
@@ -84,6 +84,7 @@ class _Recording:
         self.faults: list[str] = []
         self._seconds, self._pool = seconds, pool
         self._key, self._began = secrets.token_bytes(16), time.monotonic()
+        self._places, self._lock = Places(), threading.Lock()
         self._threads = [threading.Thread(target=self._follow, args=(url,), daemon=True) for url in urls]
 
     def run(self, quiet: bool) -> None:
@@ -109,7 +110,8 @@ class _Recording:
             if "left_out" in said:
                 self.left_out += int(said["left_out"])
             elif self._pool in (None, said["pool"]) and len(self.rows) < _MOST:
-                self.rows.append(row_of({**said, "at": said["at"] + late}, self._key))
+                with self._lock:
+                    self.rows.append(row_of({**said, "at": said["at"] + late}, self._key, self._places))
 
         try:
             _read(f"{url}/record?seconds={self._seconds:g}", take)

@@ -12,7 +12,7 @@ from extproc.io import recorder
 from extproc.io.recorder import Recording
 from extproc.sim.compare import Plan, settings_of
 from extproc.sim.plan import Fleet
-from extproc.sim.recorded import BLOCK, blocks_of, row_of
+from extproc.sim.recorded import BLOCK, Places, blocks_of, row_of
 from extproc.sim.run import SimSettings
 from extproc.sim.texts import engine_settings
 from extproc.sim.traces import read_trace
@@ -99,23 +99,52 @@ def test_what_there_is_no_room_for_is_counted(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_prompts_share_the_blocks_of_what_their_chains_share() -> None:
-    # 4 bytes a token: 640 bytes are 160 tokens, in blocks of 64, 64 and 32. The chains part behind byte 512.
-    one = blocks_of([256, 512, 640], [1, 2, 3], 160, 640, KEY)
-    two = blocks_of([256, 512, 640], [1, 2, 4], 160, 640, KEY)
+    # 160 tokens are blocks of 64, 64 and 32. The chains part behind token 128.
+    one = blocks_of([64.0, 128.0, 160.0], [1, 2, 3], 160, KEY)
+    two = blocks_of([64.0, 128.0, 160.0], [1, 2, 4], 160, KEY)
     assert len(one) == 3
     assert [a == b for a, b in zip(one, two, strict=True)] == [True, True, False]
 
 
 def test_a_block_that_ends_between_two_hashes_goes_by_the_later_one() -> None:
-    # Blocks end at bytes 256 and 512. The first hash is at 300, so that of the first block is that one's; the second
-    # block goes by the hash at 600, where the chains have parted.
-    one = blocks_of([300, 600], [1, 2], 150, 600, KEY)
-    two = blocks_of([300, 600], [1, 9], 150, 600, KEY)
+    # Blocks end at tokens 64 and 128. The first hash is at 75, so that of the first block is that one's; the second
+    # block goes by the hash at 150, where the chains have parted.
+    one = blocks_of([75.0, 150.0], [1, 2], 150, KEY)
+    two = blocks_of([75.0, 150.0], [1, 9], 150, KEY)
     assert [a == b for a, b in zip(one, two, strict=True)] == [True, False, False]
 
 
+def test_prompts_with_other_bytes_a_token_share_the_blocks_of_what_they_share() -> None:
+    # A system prompt of 4,100 bytes is 1,025 tokens in the first prompt, which is 4 bytes a token throughout. The
+    # second, whose end is dense, has 2 bytes a token as a whole; the system prompt lies where it lay in the first.
+    places, ends = Places(), [1024, 2048, 3072, 4100, 6000]
+    first = places.of(ends, [1, 2, 3, 4, 5], 1500, 6000)
+    second = places.of(ends, [1, 2, 3, 4, 6], 3000, 6000)
+    assert first == [256.0, 512.0, 768.0, 1025.0, 1500.0]
+    assert second == [256.0, 512.0, 768.0, 1025.0, 3000.0]
+    one, two = blocks_of(first, [1, 2, 3, 4, 5], 1500, KEY), blocks_of(second, [1, 2, 3, 4, 6], 3000, KEY)
+    assert one[:16] == two[:16]  # 1,024 of the 1,025 tokens
+    assert not set(one[16:]) & set(two[16:])
+
+
+def test_a_prompt_with_fewer_tokens_than_what_it_shares_still_has_places() -> None:
+    places = Places()
+    places.of([1000], [1], 900, 1000)
+    assert places.of([1000, 1010], [1, 2], 500, 1010) == [900.0, 900.0]
+
+
+def test_places_are_bounded_and_what_was_seen_longest_ago_goes_first() -> None:
+    places = Places(most=3)
+    places.of([100, 200, 300], [1, 2, 3], 75, 300)
+    places.of([100], [1], 25, 100)
+    places.of([50], [4], 10, 50)
+    assert len(places) == 3
+    assert places.of([100], [1], 99, 100) == [25.0]  # kept, so not anew
+    assert places.of([100], [2], 99, 100) == [99.0]
+
+
 def test_the_key_makes_blocks_other_numbers() -> None:
-    chain = ([640], [7], 160, 640)
+    chain = ([160.0], [7], 160)
     assert blocks_of(*chain, b"a") != blocks_of(*chain, b"b")
     assert len(set(blocks_of(*chain, b"a"))) == 3  # blocks behind one hash are different ones
 
@@ -126,7 +155,7 @@ def test_a_recorded_trace_is_read_and_played_with_its_own_blocks(tmp_path: Path)
         "first": 0.25, "cached": 40, "policy": "charged_cost", "pool": "p",
     }  # fmt: skip
     path = tmp_path / "trace.jsonl"
-    path.write_text(json.dumps(row_of(said, KEY)) + "\n")
+    path.write_text(json.dumps(row_of(said, KEY, Places())) + "\n")
     workload = read_trace(path)
     (row,) = workload.rows()
     assert (row.at, row.tokens, row.output, row.limit, row.block, len(row.blocks)) == (
@@ -157,6 +186,6 @@ def test_a_line_that_is_none_is_refused(change: dict[str, object]) -> None:
         "at": 1.5, "tokens": 4, "output": 7, "limit": None, "bytes": 16, "hashes": [1], "ends": [16], "first": None,
         "cached": None, "policy": "p", "pool": "p",
     }  # fmt: skip
-    assert row_of(said, KEY)["ttft_ms"] is None
+    assert row_of(said, KEY, Places())["ttft_ms"] is None
     with pytest.raises(ValueError, match="not a line"):
-        row_of({**said, **change}, KEY)
+        row_of({**said, **change}, KEY, Places())
