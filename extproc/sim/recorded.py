@@ -22,7 +22,7 @@ _BITS: Final = 52
 class Places:
     """Where chains' ends lie in their prompts, in tokens.
 
-    A recording tells a prompt's bytes and tokens as a whole, and prompts have different bytes a token. So that prompts
+    A recording tells a prompt's bytes and tokens as a whole, and prompts have different bytes a token. So that those
     which share an end share every block before it, an end lies for all of them where it lay in the first; what is
     behind the last one that is known is spread by the rest of the prompt's own tokens.
 
