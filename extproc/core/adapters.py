@@ -67,6 +67,7 @@ class Adapters:
         load: seconds that a load is believed to take.
         bound: requests by tier, since the start.
         loading: loads them through the engines' API; None where nobody does.
+        doubted: index slots of replicas that answered otherwise than they list: they are to be asked again.
     """
 
     def __init__(self, rules: AdapterRules) -> None:
@@ -74,6 +75,7 @@ class Adapters:
         self.load = rules.load
         self.bound = dict.fromkeys(TIERS, 0)
         self.loading: Loading | None = None
+        self.doubted: set[int] = set()
         self._names: dict[str, str] = dict(rules.names)
         #: Slot of a replica in the index -> adapter -> when it was last used, in the order of use.
         self._held: dict[int, OrderedDict[str, float]] = {}
@@ -207,6 +209,11 @@ class Adapters:
         if listed is not None:
             self._list(replica.slot, (listed - frozenset(managed)) | frozenset(names) & self._names.keys())
 
+    def not_found(self, replica: Replica, prompt: Prompt | None) -> None:
+        """A replica answered 404 to a request: if that was for an adapter that it lists, it may list it no more."""
+        if self.of(prompt) in self._listed.get(replica.slot, ()):
+            self.doubted.add(replica.slot)
+
     def loaded(self, replica: Replica, name: str, now: float, seconds: float) -> None:
         """An adapter was loaded through the API, which took so long."""
         self.load += (seconds - self.load) / 4  # the mean of about the last four
@@ -232,6 +239,7 @@ class Adapters:
             self._drop(slot, name)
         for known in (self._held, self._listed, self._changed):
             known.pop(slot, None)
+        self.doubted.discard(slot)
         if self.loading is not None:
             self.loading.left(slot)
 

@@ -250,6 +250,14 @@ class Steering:
             decision.pool.feedback.ended(decision, ending, now)
         else:
             unlearned(decision, ending, now)
+        adapters = decision.pool.adapters
+        if (
+            adapters is not None
+            and decision.replica is not None
+            and ending is not None
+            and ending.status == 404
+        ):
+            adapters.not_found(decision.replica, decision.prompt)
         if decision.pool.version and (decision.replica is not None or decision.reason == NO_CANDIDATE):
             model = self.router.known(decision.prompt.model if decision.prompt is not None else "")
             self.watch.ended(model, decision.pool.version, ending, decision.at, now)

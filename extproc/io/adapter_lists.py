@@ -68,12 +68,13 @@ class AdapterLists:
             await asyncio.gather(*(self._ask(replica) for replica in batch))
 
     def _is_due(self, replica: Replica, now: float) -> bool:
-        known = self._adapters.listing(replica) is not None
+        known = self._adapters.listing(replica) is not None and replica.slot not in self._adapters.doubted
         after = self._every if known else min(_AGAIN, self._every)
         return now - self._asked.get(replica.slot, -inf) >= after
 
     async def _ask(self, replica: Replica) -> None:
         self._asked[replica.slot] = asked = self._clock()
+        self._adapters.doubted.discard(replica.slot)
         names = await listed(replica.address, self._bearer.header() if self._bearer else None)
         if names is None:
             if replica.address not in self._silent:

@@ -5,8 +5,11 @@ import pytest
 from extproc.core.adapter_loads import Loading, LoadRules
 from extproc.core.adapter_waits import MOST, Waits
 from extproc.core.adapters import AdapterRules, Adapters
+from extproc.core.decide import Decision
+from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.pool import Pool
+from extproc.core.prompt import Prompt
 from extproc.core.replies import wait_for
 from extproc.core.states import DECIDED, HELD, NO_CANDIDATE, STEERED
 from extproc.core.steering import Rules, Steering
@@ -93,6 +96,25 @@ def test_one_whose_client_leaves_is_waited_for_no_more(steering: Steering) -> No
 def test_requests_for_the_model_itself_go_at_once(steering: Steering) -> None:
     exchange, _ = asked(steering, "base")
     assert (exchange.state, exchange.outcome) == (DECIDED, STEERED)
+
+
+def test_a_replica_that_does_not_find_an_adapter_it_lists_is_asked_again(steering: Steering) -> None:
+    pool, (replica,) = steering.pools[0], steering.pools[0].replicas
+    assert pool.adapters is not None
+    for model, listed, doubted in (
+        ("law", {}, False),
+        ("base", {"law": "base"}, False),
+        ("law", {"law": "base"}, True),
+    ):
+        pool.adapters.listed(replica, listed)
+        decision = Decision(1, pool, Prompt(dialect="openai_chat", kind="generate", model=model), 0.0)
+        decision.replica, ending = replica, Ending()
+        ending.status = 404
+        steering.learn(decision, ending, 1.0)
+        assert (replica.slot in pool.adapters.doubted) is doubted
+    assert pool.adapters.listing(replica) == {"law"}, (
+        "what clients can make engines answer changes nothing yet"
+    )
 
 
 class Client:
