@@ -19,9 +19,13 @@ def show(count: int, pool: str, admin: str, as_json: bool) -> None:
         return
     for row in answer["picked"]:
         click.echo(line(row))
-    short = count - len(answer["picked"])
-    if short:
-        click.echo(f"{short} more were asked for, but one that serves has to stay", err=True)
+    named = len(answer["picked"])
+    if named < count:
+        click.echo(
+            f"{named or 'none'} of the {count} asked for: of those that serve one has to stay, with prefill roles "
+            "one of each",
+            err=True,
+        )
 
 
 def line(row: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ what a name stands for, and `parent`, the model that an adapter belongs to; so d
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 
@@ -16,6 +17,8 @@ from extproc.core.router import Router
 from extproc.pb import ext_proc_pb2 as pb
 
 _PATH: Final = "/v1/models"
+#: Methods that ask for it.
+_READS: Final = frozenset({b"GET", b"HEAD"})
 _OWNER: Final = "kvsteer"
 #: Most names that engines' metrics add, so that what they say can't make the answer grow without bound.
 _MOST_HEARD: Final = 1000
@@ -40,22 +43,26 @@ class Catalog:
         self.since = 0
 
     def asked(self, message: pb.ProcessingRequest, path: str) -> bytes | None:
-        """The answer to a request's headers; None where they ask for no models."""
+        """The answer to a request's headers; None where they ask for no models. Of one to HEAD Envoy sends no
+        body."""
         if not path.startswith(_PATH):
             return None
         for header in message.request_headers.headers.headers:
-            if header.key == ":method" and (header.raw_value or header.value.encode()) != b"GET":
+            if header.key == ":method" and (header.raw_value or header.value.encode()) not in _READS:
                 return None
         return self.answer(path)
 
     def answer(self, path: str) -> bytes | None:
-        """The answer to a GET of this path; None where it asks for no models."""
+        """The answer to a GET of this path; None where it asks for no models.
+
+        A name stands in a path percent-encoded (RFC 3986, 2.1); slashes may also stand as they are.
+        """
         path = path.partition("?")[0]
         if path.rstrip("/") == _PATH:
             return _json({"object": "list", "data": list(self.models().values())})
         if not path.startswith(_PATH + "/"):
             return None
-        found = self.models().get(path[len(_PATH) + 1 :])
+        found = self.models().get(unquote(path[len(_PATH) + 1 :], errors="replace"))
         return None if found is None else _json(found)
 
     def models(self) -> dict[str, dict[str, Any]]:

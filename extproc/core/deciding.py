@@ -130,8 +130,8 @@ class Deciding:
         """
         steering = self._steering
         pool = steering.router.pool_of(prompt)
-        if pool is None and outcome == UNREADABLE:
-            pool = steering.pools[0]  # an engine is to answer it; which models there are is not its fault
+        if pool is None and outcome == UNREADABLE and prompt is not None:
+            pool = steering.router.lister(prompt.model)  # its kind and its length are not known
         if pool is None:
             return self._refuse(UNKNOWN_MODEL)
         desk = steering.desk

@@ -157,9 +157,10 @@ class Exchange(Bodied):
             self._told = desk.read(message, opening.kept)
             if (refusal := desk.at_headers(self._told, self._steering.pools[0])) is not None:
                 return self._turn_away(refusal, None, self._steering.pools[0], now)
+        if rules.lists_models and (listed := self._steering.catalog.asked(message, opening.path)):
+            return self._answer(listed)  # whether a body comes or not: it means nothing there
         if message.request_headers.end_of_stream:
-            listed = self._steering.catalog.asked(message, opening.path) if rules.lists_models else None
-            return self._answer(listed) if listed else self._decide(None, now, NO_BODY)
+            return self._decide(None, now, NO_BODY)
         if opening.mode in UNSEEN:
             return self._decide(None, now, OTHER_MODE)
         if opening.mode not in BODIED:

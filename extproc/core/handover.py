@@ -103,9 +103,10 @@ class Handover:
     Attributes:
         counts: how many requests were sent apart, and why others were not.
         legs: exchange -> the charge for its prompt on the replica that computes it, until it is done.
+        answering, computing: replicas that may answer, and that may compute prompts for others.
     """
 
-    __slots__ = ("_computing", "_listed", "_roles", "answering", "counts", "legs", "rules")
+    __slots__ = ("_listed", "_roles", "answering", "computing", "counts", "legs", "rules")
 
     def __init__(self, rules: HandoverRules, listed: Mapping[str, str]) -> None:
         self.rules = rules
@@ -114,7 +115,7 @@ class Handover:
         self._listed = dict(listed)
         self._roles = dict(listed)
         self.answering: Addresses = _Role(self._roles, frozenset({DECODE, BOTH}))
-        self._computing: Addresses = _Role(self._roles, frozenset({PREFILL, BOTH}))
+        self.computing: Addresses = _Role(self._roles, frozenset({PREFILL, BOTH}))
 
     def role(self, address: str) -> str:
         """What a replica may do; "" for neither."""
@@ -146,7 +147,7 @@ class Handover:
         if decision.tokens - decision.cached < self.rules.least:
             self.counts[_SHORT] += 1
             return decision
-        leg = weigh(pool, prompt, rng, key=0, now=now, picks=1, only=(*only, self._computing))
+        leg = weigh(pool, prompt, rng, key=0, now=now, picks=1, only=(*only, self.computing))
         if leg.replica is None or leg.trouble:
             self.counts[_NOBODY] += 1  # a replica that may be ill is no better than the one that answers
             return decision

@@ -46,6 +46,10 @@ class Router:
         pool = self._lone.get(ANY if prompt is None else prompt.model, self._any)
         return pool if pool is not None else self._searched(prompt)
 
+    def lister(self, model: str) -> Pool | None:
+        """The first pool that lists a model, of whatever kind and length; None where none does."""
+        return self._learners.get(model) if model else None
+
     def to_pool(self, prompt: Prompt | None, name: str) -> Pool | None:
         """A pool that is to take a request instead of its own; None where it takes no such kind or length."""
         pool, kind = self._pools.get(name), prompt.kind if prompt is not None else KINDS[0]

@@ -13,7 +13,7 @@ alone held with the second counts for the second: of two replicas with the same 
 The half-life is an assumption, not measured: prefixes of conversations come back within minutes or not at all.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,7 +59,8 @@ _Sample = list[tuple[tuple[int, ...], int, float]]
 def pick(pool: Pool, count: int, now: float) -> list[Loss]:
     """The `count` replicas whose loss costs least, the cheapest first; fewer where the pool has no more to give.
 
-    One that serves always stays. Those that drain already are leaving, and are not named.
+    Of each role (core/handover.py) one stays, and one that serves where one does. Those that drain already are
+    leaving, and are not named.
     """
     staying = [replica for replica in pool.replicas if replica.life.state != QUIESCING]
     each = max(_LOOKED // max(len(staying), 1), _LEAST)
@@ -67,7 +68,8 @@ def pick(pool: Pool, count: int, now: float) -> list[Loss]:
     found: list[Loss] = []
     while len(found) < count:
         serving = {r.slot for r in staying if r.excluded(now) is None}
-        free = [r for r in staying if r.slot not in serving or len(serving) > 1]
+        needed = _needed(pool, staying, serving)
+        free = [r for r in staying if r.slot not in needed]
         if not free:
             break
         losses = [_loss(pool, replica, samples[replica.slot], serving, now) for replica in free]
@@ -75,6 +77,18 @@ def pick(pool: Pool, count: int, now: float) -> list[Loss]:
         found.append(least)
         staying.remove(least.replica)
     return found
+
+
+def _needed(pool: Pool, staying: Sequence[Replica], serving: Collection[int]) -> set[int]:
+    """Slots of those that have to stay: the last of its role, and the last of it that serves."""
+    roles = [None] if pool.handover is None else [pool.handover.answering, pool.handover.computing]
+    needed: set[int] = set()
+    for role in roles:
+        there = [r.slot for r in staying if role is None or r.address in role]
+        able = [slot for slot in there if slot in serving]
+        for last in (there, able):
+            needed.update(last if len(last) == 1 else ())
+    return needed
 
 
 def _sample(pool: Pool, replica: Replica, most: int, now: float) -> _Sample:

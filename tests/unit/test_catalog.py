@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+import pytest
 
 from extproc.core.dialects import Limits
 from extproc.core.exchange import Exchange
@@ -25,11 +26,11 @@ def steering(*pools: Pool, aliases: dict[str, str] | None = None, lists: bool = 
     return made
 
 
-def get(path: str, method: str = "GET") -> bytes:
+def get(path: str, method: str = "GET", *, end: bool = True) -> bytes:
     message = pb.ProcessingRequest()
     for key, value in ((":path", path), (":method", method)):
         message.request_headers.headers.headers.add(key=key, raw_value=value.encode())
-    message.request_headers.end_of_stream = True
+    message.request_headers.end_of_stream = end
     return message.SerializeToString()
 
 
@@ -67,6 +68,43 @@ def test_all_pools_models_and_aliases_are_listed_once() -> None:
 def test_one_model_is_told_by_its_name_with_slashes() -> None:
     made = steering(Pool("a", models=["meta-llama/Llama-3"]))
     assert answer(made, "/v1/models/meta-llama/Llama-3") == (ANSWERED, entry("meta-llama/Llama-3"))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("org/m", "org%2Fm"),
+        ("org/m", "org%2fm"),
+        ("org/m 2", "org/m%202"),
+        ("\u6a21\u578b\u00e9", "%E6%A8%A1%E5%9E%8B%C3%A9"),
+        ('a"b?c', "a%22b%3Fc"),
+        ("a%2Fb", "a%252Fb"),
+        ("gpt-4", "gpt%2D4"),
+        ("a+b", "a+b"),
+    ],
+)
+def test_a_name_stands_in_the_path_percent_encoded(name: str, asked: str) -> None:
+    made = steering(Pool("a", models=[name, "other"]))
+    assert answer(made, f"/v1/models/{asked}?x=1") == (ANSWERED, entry(name))
+
+
+def test_bytes_that_are_no_text_name_no_model() -> None:
+    pool = Pool("a", models=["llama"])
+    pool.join("10.0.0.1:8000", 0.0)
+    for asked in ("%FF%FE", "%", "%zz"):
+        assert answer(steering(pool), f"/v1/models/{asked}") == ("no_body", None)
+
+
+def test_head_is_answered_as_get_and_so_is_a_get_whose_body_is_still_to_come() -> None:
+    made = steering(Pool("a", models=["llama"]), Pool("b", models=["bge"]))
+    whole = {"object": "list", "data": [entry("llama"), entry("bge")]}
+    assert answer(made, "/v1/models", "HEAD") == (ANSWERED, whole)
+    exchange = Exchange(made)
+    data = exchange.receive(get("/v1/models", end=False), 0.0).data
+    assert isinstance(data, bytes)
+    assert orjson.loads(pb.ProcessingResponse.FromString(data).immediate_response.body) == whole
+    assert exchange.outcome == ANSWERED
+    assert len(made.ledger) == 0
 
 
 def test_what_engines_name_is_listed_where_requests_may_ask_for_it() -> None:

@@ -256,6 +256,28 @@ def test_an_undeclared_model_is_404_or_goes_to_the_first_pool() -> None:
     assert set_headers(reply)["x-gateway-pool"] == "a"
 
 
+@pytest.mark.parametrize("name", ["y" * 4097, "y" * 100_000])
+def test_a_name_that_is_too_long_to_be_any_model_s_is_404_too(name: str) -> None:
+    exchange, reply = steered(steering(a=("one",), b=("y" * 4096,)), chat(model=name))
+    assert (exchange.outcome, reply.immediate_response.status.code) == ("unknown_model", 404)
+    exchange, reply = steered(steering(a=(), b=("two",)), chat(model=name))
+    assert (exchange.outcome, set_headers(reply)["x-gateway-pool"]) == ("unreadable", "a"), (
+        "it takes every model"
+    )
+
+
+def test_a_body_that_can_t_be_read_further_goes_where_its_model_is_listed_or_is_404() -> None:
+    unread = {"messages": "not a list"}
+    exchange, reply = steered(steering(a=("one",), b=("two",)), {"model": "two", **unread})
+    assert (exchange.outcome, set_headers(reply)["x-gateway-pool"]) == ("unreadable", "b")
+    exchange, reply = steered(steering(a=("one",), b=("two",)), {"model": "three", **unread})
+    assert (exchange.outcome, reply.immediate_response.status.code) == ("unknown_model", 404)
+    exchange, reply = steered(steering(a=("one",), b=("two",)), unread)
+    assert (exchange.outcome, set_headers(reply)["x-gateway-pool"]) == ("unreadable", "a"), (
+        "it names no model"
+    )
+
+
 def test_several_pools_are_told_apart_by_a_header_and_a_new_route() -> None:
     exchange, reply = steered(steering(a=("one",), b=("two",)), chat(model="two"))
     assert set_headers(reply)["x-gateway-pool"] == "b"

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from extproc.cli import drain
 from extproc.core.adapters import AdapterRules, Adapters
 from extproc.core.fleet import Traits
+from extproc.core.handover import Handover, HandoverRules
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.scale_in import HALF, pick
@@ -92,6 +93,43 @@ def test_one_that_may_not_be_chosen_goes_first_and_one_that_drains_is_not_named(
     assert first.replica is fleet.replicas[0]
     assert first.why.startswith("it may not be chosen (")
     assert others == [], "the third is the last that serves"
+
+
+def roles(fleet: Fleet, *names: str) -> None:
+    listed = {replica.address: name for replica, name in zip(fleet.replicas, names, strict=True)}
+    fleet.pool.handover = Handover(HandoverRules(), listed)
+
+
+@pytest.mark.parametrize(
+    ("names", "count", "expected"),
+    [
+        (("prefill", "prefill", "decode"), 3, [1]),  # the only one that answers stays, and one that computes
+        (("prefill", "decode", "decode"), 3, [2]),
+        (("prefill", "decode"), 1, []),
+        (("both", "both", "decode"), 3, [1, 3]),  # the second does either
+        (("both",), 1, []),
+    ],
+)
+def test_of_each_role_one_stays(names: tuple[str, ...], count: int, expected: list[int]):
+    fleet = Fleet(len(names))
+    roles(fleet, *names)
+    for number in range(2, len(names) + 1):  # each holds more than those before it, and is missed more
+        fleet.hold(number, *range(10 * number, 11 * number))
+    assert fleet.picked(count) == expected
+
+
+def test_of_a_role_one_that_serves_stays_though_another_is_there_that_does_not():
+    fleet = Fleet(3)
+    roles(fleet, "prefill", "decode", "decode")
+    fleet.replicas[1].failed("connect", 1.0)
+    assert fleet.picked(3, 1.0) == [2]
+
+
+def test_the_last_of_a_pool_stays_also_when_it_does_not_serve():
+    fleet = Fleet(2)
+    for replica in fleet.replicas:
+        replica.failed("connect", 1.0)
+    assert len(fleet.picked(2, 1.0)) == 1
 
 
 #: A replica's conversations; and pieces of a conversation, the first of which its system prompt shares.
@@ -194,7 +232,16 @@ def show(monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[int, str, str]:
 def test_the_command_names_them_and_drains_nothing(monkeypatch: pytest.MonkeyPatch):
     status, said, told = show(monkeypatch, "--pick", "2")
     assert (status, said) == (0, "10.0.0.2:8000: 1.25 s of prompt work; it is cold\n")
-    assert "one that serves has to stay" in told
+    assert told == (
+        "1 of the 2 asked for: of those that serve one has to stay, with prefill roles one of each\n"
+    )
+
+
+def test_the_command_says_so_where_nobody_can_go(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("extproc.cli.pick.call", lambda *_: {"pool": "p", "asked": 1, "picked": []})
+    result = CliRunner().invoke(drain.command, ["--pick", "1"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("none of the 1 asked for: of those that serve one has to stay")
 
 
 @pytest.mark.parametrize("argv", [(), ("10.0.0.1:8000", "--pick", "1")])

@@ -114,12 +114,17 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
         prompt = dialect.read(parsed, limits)
     except Unreadable as error:
         model = parsed.get("model")
-        error.model = model if type(model) is str and len(model) <= MOST_NAME else ""
+        error.model = _short(model) if type(model) is str else ""
         error.asked = asked
         raise
     if asked:
         prompt.asked = asked
     return prompt
+
+
+def _short(model: str) -> str:
+    """A model's name; of one that is too long as much as makes it a name that nobody lists."""
+    return model if len(model) <= MOST_NAME else model[: MOST_NAME + 1]
 
 
 def _parsed(body: bytes | memoryview) -> Any:
