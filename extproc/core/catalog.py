@@ -4,9 +4,9 @@ OpenAI's API reference, "Models": a list object whose members have id, object, c
 what a name stands for, and `parent`, the model that an adapter belongs to; so does this.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 import orjson
 
@@ -19,6 +19,7 @@ from extproc.pb import ext_proc_pb2 as pb
 _PATH: Final = "/v1/models"
 #: Methods that ask for it.
 _READS: Final = frozenset({b"GET", b"HEAD"})
+_ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _OWNER: Final = "kvsteer"
 #: Most names that engines' metrics add, so that what they say can't make the answer grow without bound.
 _MOST_HEARD: Final = 1000
@@ -62,7 +63,7 @@ class Catalog:
             return _json({"object": "list", "data": list(self.models().values())})
         if not path.startswith(_PATH + "/"):
             return None
-        found = self.models().get(unquote(path[len(_PATH) + 1 :], errors="replace"))
+        found = self.models().get(_decoded(path[len(_PATH) + 1 :]))
         return None if found is None else _json(found)
 
     def models(self) -> dict[str, dict[str, Any]]:
@@ -101,6 +102,12 @@ class Catalog:
     def _entry(self, name: str, root: str, parent: str | None = None) -> dict[str, Any]:
         entry = {"id": name, "object": "model", "created": self.since, "owned_by": _OWNER, "root": root}
         return entry if parent is None else {**entry, "parent": parent}
+
+
+def _decoded(name: str) -> str:
+    """A part of a path without its percent-encoding; what is no text becomes U+FFFD, as in no model's name."""
+    data = _ENCODED.sub(lambda found: bytes.fromhex(found[1].decode()), name.encode())
+    return data.decode("utf-8", "replace")
 
 
 def _json(body: dict[str, Any]) -> bytes:
