@@ -6,7 +6,7 @@ Two gateways, each behind a real Envoy of its own that plays sixteen replicas to
 to the other. One keeps no decision records, sends no spans, and nobody looks at it. Of the other everything is asked:
 
     records   the last 1,000 decisions, as by default
-    pages     a live page is open: its stream of events, the table of decisions at each of them
+    pages     a live page is open: its stream of events, and its table of decisions
     traces    spans for the share of requests that is the default, taken by a collector
     metrics   Prometheus scrapes, every five seconds
     recording `kvsteer record` runs
@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import statistics
 import sys
+import time
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,8 @@ from extproc.demo.stack import StackSettings
 _PARTS: Final = ("records", "pages", "traces", "metrics", "recording")
 _MOST: Final = 1.10
 _SCRAPE: Final = 5.0
+#: Seconds between two tables of decisions that a page asks for (static/decisions.js).
+_TABLE: Final = 2.5
 #: Seconds before each measurement, for whoever looks to begin, and after it, for what is sent late.
 _BEFORE, _AFTER = 0.5, 1.5
 
@@ -107,7 +110,7 @@ async def _looking(stack: Played, parts: list[str], seconds: float) -> AsyncIter
         if "metrics" in parts:
             who["metrics"] = _scrape(session, admin)
         if "recording" in parts:
-            who["recording"] = _record(session, admin, _BEFORE + seconds + _AFTER)
+            who["recording"] = _record(session, admin, _BEFORE + seconds)
         tasks = [asyncio.create_task(look) for look in who.values()]
         try:
             yield
@@ -122,8 +125,10 @@ async def _looking(stack: Played, parts: list[str], seconds: float) -> AsyncIter
 async def _watch(session: aiohttp.ClientSession, admin: str) -> None:
     """One open page."""
     async with session.get(f"{admin}/page/events") as answer:
-        async for line in answer.content:
-            if line.startswith(b"data: "):
+        asked = 0.0
+        async for _ in answer.content:
+            if time.monotonic() - asked >= _TABLE:
+                asked = time.monotonic()
                 async with session.get(f"{admin}/page/decisions") as table:
                     await table.read()
 
@@ -136,10 +141,13 @@ async def _scrape(session: aiohttp.ClientSession, admin: str) -> None:
 
 
 async def _record(session: aiohttp.ClientSession, admin: str, seconds: float) -> None:
-    async with session.get(f"{admin}/record?seconds={seconds:g}") as answer:
-        answer.raise_for_status()
-        async for _ in answer.content:
-            pass
+    status = 409
+    while status == 409:  # the one before it waits for what still runs
+        async with session.get(f"{admin}/record?seconds={seconds:g}") as answer:
+            status = answer.status
+            async for _ in answer.content:
+                pass
+        await asyncio.sleep(0.1)
 
 
 async def _collector(port: int) -> list[int]:

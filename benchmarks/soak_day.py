@@ -66,7 +66,7 @@ def settings(collector: str) -> Any:
         "gateway_id": "gw-day",
         "grpc": {"address": "127.0.0.1:0"},
         "admin": {"address": "127.0.0.1:0"},
-        "tracing": {"endpoint": collector},
+        "tracing": {"endpoint": collector, "share": 1.0},
         "log": {"level": "error"},
         "admission": {
             "mode": "on",

@@ -16,7 +16,7 @@ class TracingSettings(Settings):
         description="where a collector takes traces, such as `http://127.0.0.1:4318/v1/traces`; empty for none",
     )
     share: Number = Field(
-        default=1.0,
+        default=0.1,
         ge=0,
         le=1,
         description="share of the requests without `traceparent` that have a span; others as their caller says",

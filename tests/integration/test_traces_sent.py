@@ -85,7 +85,8 @@ async def gone(_sent: bytes, _writer: asyncio.StreamWriter) -> None:
 
 def tracer(url: str, spans: int, **settings: float) -> Tracer:
     """One with so many spans to send."""
-    made = Tracer(TracingSettings(endpoint=url, **settings), "gw-0", CollectorRegistry(), random.Random(1))  # type: ignore[arg-type]
+    chosen = TracingSettings(endpoint=url, **{"share": 1.0, **settings})  # type: ignore[arg-type]
+    made = Tracer(chosen, "gw-0", CollectorRegistry(), random.Random(1))
     for number in range(spans):
         finish(made, exchange(request_id=f"r-{number}"))
     return made

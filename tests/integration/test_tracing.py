@@ -91,7 +91,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def traced(receiver: Receiver) -> Iterator[Stack]:
-    tracing = {"endpoint": f"http://127.0.0.1:{receiver.port}/v1/traces", "every": "100ms"}
+    tracing = {"endpoint": f"http://127.0.0.1:{receiver.port}/v1/traces", "every": "100ms", "share": 1.0}
     settings = StackSettings(
         replicas=2, engine=[*QUICK, "--echo-headers"], redis_url="", gateway={"tracing": tracing}
     )

@@ -49,7 +49,7 @@ def sent(made: Tracer, ended: Exchange, now: float = 103.0) -> None:
 
 
 def tracer(**settings: Any) -> Tracer:
-    chosen = TracingSettings(endpoint="http://127.0.0.1:1/v1/traces", **settings)
+    chosen = TracingSettings(endpoint="http://127.0.0.1:1/v1/traces", **{"share": 1.0, **settings})
     return Tracer(chosen, "gw-0", CollectorRegistry(), random.Random(1))
 
 
