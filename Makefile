@@ -49,8 +49,9 @@ fuzz: $(STAMP)   ## coverage-guided fuzzing of the fast transport for SECONDS (6
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
 	@$(BIN)/python -m tests.fuzz.fuzz_h2 -max_total_time=$(or $(SECONDS),60) -max_len=4096
 
-soak: $(STAMP)   ## an hour's soak in ten minutes: is memory flat, in gateways and in Redis
+soak: $(STAMP)   ## an hour in ten minutes through Envoy, and a day in one process: is memory flat
 	@$(BIN)/python -m benchmarks.soak --check
+	@$(BIN)/python -m benchmarks.soak_day --check
 
 guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
 	@KVSTEER_PATIENCE=1 $(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
