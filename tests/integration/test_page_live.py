@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -47,6 +48,11 @@ class Guarded(Stack):
         made = super().configuration(number)
         made["admin"]["token_file"] = str(self._token)
         made["redis"] |= {"deadline": "10s", "connect_timeout": "10s"}
+        made["admission"] = {
+            "mode": "on",
+            "identity": {"source": "header", "header": "x-team"},
+            "tenants": [{"name": "trial", "ids": ["trial"], "tokens_in_flight": 5}],
+        }
         return made
 
 
@@ -90,6 +96,7 @@ async def world() -> AsyncIterator[World]:
     assert program is not None
     settings = StackSettings(
         replicas=3,
+        gateways=2,
         pool={"shadow": {"name": "round_robin"}},
         gateway={"feedback": {"observer": True}},
     )
@@ -97,6 +104,10 @@ async def world() -> AsyncIterator[World]:
         shape = Shape(seconds=4, sessions_per_second=4, document_bytes=4000, think=(0.2, 0.5))
         report = await drive(stack.url, arrivals(shape), "charged_cost")
         assert report.failures == 0
+        while (
+            len(stack.admin("/decisions?last=20")["decisions"]) < 20
+        ):  # of the two gateways the one that is looked at
+            await drive(stack.url, arrivals(shape), "charged_cost")
         async with Browser(program) as browser:
             await browser.size(1360, 860)
             made = World(stack, browser, folder)
@@ -115,6 +126,7 @@ def nothing_goes_wrong_in_the_page(world: World) -> Any:
         url for url in world.browser.asked if not url.startswith((world.origin, "about:", "data:"))
     ]  # fmt: skip
     world.browser.errors.clear()
+    world.stack.check()
     assert errors == []
     assert strangers == []
 
@@ -154,12 +166,7 @@ async def test_a_decision_is_found_by_a_filter_and_opened(world: World) -> None:
     await world.view("decisions")
     await world.browser.until("document.querySelectorAll('#decisions tbody tr').length > 10")
     chosen = (await world.admin("/decisions?last=1"))["decisions"][0]
-    await world.browser.run(
-        "(() => { const box = document.querySelector('#decisions input[name=text]');"
-        f" box.value = {json.dumps(chosen['request_id'])};"
-        " box.dispatchEvent(new Event('input', {bubbles: true})); })()"
-    )
-    await world.browser.until("document.querySelectorAll('#decisions tbody tr').length === 1")
+    await filtered(world, chosen["request_id"])
     await world.picture("filtered")
     await world.browser.run("document.querySelector('#decisions tbody button').focus()")
     await world.browser.press("Enter", 13)
@@ -179,18 +186,49 @@ async def test_a_decision_is_found_by_a_filter_and_opened(world: World) -> None:
     await world.picture("opened")
     await world.browser.press("Escape", 27)
     await world.browser.until("!document.getElementById('opened').open")
-    await world.browser.run(
-        "[...document.querySelectorAll('#decisions button')].find((b) => b.textContent === 'Clear').click()"
-    )
-    await world.browser.until("document.querySelectorAll('#decisions tbody tr').length > 10")
+    await cleared(world)
     await world.picture("decisions")
 
 
-async def test_the_gateway_says_that_its_state_is_shared(world: World) -> None:
+async def test_the_gateway_says_that_its_state_is_shared_and_with_whom(world: World) -> None:
     await world.view("gateways")
     await world.shows("#gateways", "Journal's delay")
     await world.shows("#health", "state shared")
+    await world.shows("#gateways [role=region][aria-label='Other gateways']", "gw-1")
+    await world.shows("#gateways [role=region][aria-label=Leases]", "collector:demo")
     await world.picture("gateways")
+
+
+async def ask_both(world: World, **headers: str) -> None:
+    """Send two requests at once through Envoy: of those that come one by one a gateway may get every other stream.
+
+    Each has a stream for its request and one for its response, so that the same gateway would get all requests.
+    """
+    body = {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": "what is it? " * 20}]}
+    async with aiohttp.ClientSession() as session:
+
+        async def ask() -> None:
+            url = f"{world.stack.url}/v1/chat/completions"
+            async with session.post(url, json=body, headers=headers) as answer:
+                await answer.read()
+
+        await asyncio.gather(ask(), ask())
+
+
+async def test_what_is_refused_is_told_by_reason_and_tenant(world: World) -> None:
+    await world.view("traffic")
+    refused = (
+        "document.querySelector('#traffic [role=region][aria-label=\"Admission by tenant\"]')?.innerText"
+    )
+    async with asyncio.timeout(LONGEST):
+        while "trial" not in (await world.browser.run(refused) or ""):
+            await ask_both(world, **{"x-team": "trial"})
+            await asyncio.sleep(0.2)
+    assert "larger than the tenant's quota" in await world.browser.run(refused)
+    await world.shows(
+        "#traffic [role=region][aria-label='Refused by reason']", "larger than the tenant's quota"
+    )
+    await world.picture("refused")
 
 
 async def unlock(world: World, token: str) -> None:
@@ -246,12 +284,52 @@ async def test_a_drain_is_clicked_and_takes_effect(world: World) -> None:
         assert sum(state == "quiescing" for state in states.values()) == 1
         await world.shows("#toast", f"{address} is drained")
         await world.picture("drained")
+        await opened_without(world, address)
+        await world.view("fleet")
     finally:
         await world.browser.run("document.querySelector('#fleet button.drain').click()")
     await world.browser.until("document.querySelector('#fleet button.drain')?.textContent === 'Drain'")
     states = {row["replica"]: row["state"] for row in (await world.admin("/replicas"))["replicas"]}
     assert "quiescing" not in states.values()
     await world.browser.run("document.querySelector('#fleet tbody button.link').click()")
+
+
+async def opened_without(world: World, address: str) -> None:
+    """A decision made since is opened: it says in words that the drained replica was left out, and is elsewhere."""
+    async with asyncio.timeout(LONGEST):
+        while True:
+            await ask_both(world)
+            newest = (await world.admin("/decisions?last=1"))["decisions"][0]
+            if any(row.get("excluded") == "quiescing" for row in newest["candidates"]):
+                break  # before that it was the other gateway that decided
+    assert newest["choice"] != address
+    await world.view("decisions")
+    await filtered(world, newest["request_id"])
+    await world.browser.run("document.querySelector('#decisions tbody button').click()")
+    await world.browser.until("document.getElementById('opened').open")
+    await world.shows("#opened", f"{address}: it is drained: nothing new goes there")
+    await world.picture("opened-left-out")
+    await world.browser.run("document.getElementById('opened').close()")
+    await cleared(world)
+
+
+async def filtered(world: World, request_id: str) -> None:
+    """The one decision of this request is shown."""
+    await world.browser.run(
+        "(() => { const box = document.querySelector('#decisions input[name=text]');"
+        f" box.value = {json.dumps(request_id)};"
+        " box.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+    await world.browser.until("document.querySelectorAll('#decisions tbody tr').length === 1")
+    await world.shows("#decisions tbody", request_id[:18])
+
+
+async def cleared(world: World) -> None:
+    """No filter any more."""
+    await world.browser.run(
+        "[...document.querySelectorAll('#decisions button')].find((b) => b.textContent === 'Clear').click()"
+    )
+    await world.browser.until("document.querySelectorAll('#decisions tbody tr').length > 10")
 
 
 async def test_a_policy_is_changed_and_put_back(world: World) -> None:
@@ -290,6 +368,40 @@ async def test_tabs_are_changed_by_the_arrow_keys(world: World) -> None:
     assert await world.browser.run("document.querySelectorAll('[role=tabpanel]:not([hidden])').length") == 1
 
 
+#: Whatever can be reached in the view and its frame, and what is focused now, as (name, whether that is seen).
+_REACHABLE = (
+    "[...document.querySelectorAll('a[href], button, input, select, [tabindex=\"0\"]')]"
+    ".filter((n) => n.checkVisibility() && !n.disabled && n.tabIndex >= 0)"
+)
+_NAME = "(n) => n.id || n.name || n.getAttribute('aria-label') || n.textContent"
+_FOCUSED = (
+    f"(() => {{ const n = document.activeElement, s = getComputedStyle(n); return [({_NAME})(n),"
+    " n === document.body || (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2)]; })()"
+)
+
+
+async def test_every_control_of_every_view_is_reached_by_the_tab_key_and_seen_to_be(world: World) -> None:
+    await unlocked(world)
+    for name in ("fleet", "traffic", "decisions", "gateways", "settings"):
+        await world.view(name)
+        await world.browser.until(f"document.getElementById('{name}').innerText.length > 20")
+        await world.browser.run(
+            "document.activeElement.blur(), document.querySelector('h1').scrollIntoView()"
+        )
+        wanted = set(await world.browser.run(f"{_REACHABLE}.slice(0, 40).map({_NAME})"))
+        seen = set()
+        for _ in range(60):
+            await world.browser.press("Tab", 9)
+            focused, is_seen = await world.browser.run(_FOCUSED)
+            assert is_seen, f"{name}: the focus on {focused} can't be seen"
+            seen.add(focused)
+            if wanted <= seen:
+                break
+        assert wanted <= seen, f"{name}: {wanted - seen} not reached"
+    await world.view("decisions")
+    await cleared(world)
+
+
 async def test_it_is_dark_where_the_system_is_and_where_one_chooses(world: World) -> None:
     behind = "getComputedStyle(document.documentElement).backgroundColor"
     await world.view("fleet")
@@ -315,6 +427,13 @@ async def test_every_view_fits_a_phone(world: World) -> None:
             wide = await world.browser.run("document.documentElement.scrollWidth")
             assert wide <= 375, name
             await world.picture(f"phone-{name}")
+        await world.view("decisions")
+        await world.browser.run("document.querySelector('#decisions tbody button').click()")
+        await world.browser.until("document.getElementById('opened').open")
+        wide = await world.browser.run("document.getElementById('opened').scrollWidth")
+        assert wide <= 375, "a decision opened"
+        await world.picture("phone-opened")
+        await world.browser.run("document.getElementById('opened').close()")
     finally:
         await world.browser.size(1360, 860)
 
@@ -357,13 +476,28 @@ async def test_axe_finds_no_serious_fault_in_any_view(world: World) -> None:
         for name in ("fleet", "traffic", "decisions", "gateways", "settings"):
             await world.view(name)
             await world.browser.until(f"document.getElementById('{name}').innerText.length > 20")
-            found = await world.browser.run(
-                f"axe.run(document, {{resultTypes: ['violations']{only}}}).then((said) => said.violations"
-                ".filter((v) => ['serious', 'critical'].includes(v.impact))"
-                ".map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 200)).join(' | ')}`))"
-            )
-            assert found == [], f"{name}, {colours}"
+            assert await faults(world, only) == [], f"{name}, {colours}"
+        await world.view("decisions")
+        await world.browser.run("document.querySelector('#decisions tbody button').click()")
+        await world.browser.until("document.getElementById('opened').open")
+        assert await faults(world, only) == [], f"a decision opened, {colours}"
+        await world.picture(f"opened-{colours}")
+        await world.browser.run("document.getElementById('opened').close()")
+        await world.view("fleet")
+        await world.browser.run("document.querySelector('#fleet tbody button.link').click()")
+        await world.shows("#fleet td.detail", "Breaker")
+        assert await faults(world, only) == [], f"a replica opened, {colours}"
+        await world.browser.run("document.querySelector('#fleet tbody button.link').click()")
     await world.browser.prefers("light")
+
+
+async def faults(world: World, only: str) -> Any:
+    """What axe finds serious or critical in what is shown."""
+    return await world.browser.run(
+        f"axe.run(document, {{resultTypes: ['violations']{only}}}).then((said) => said.violations"
+        ".filter((v) => ['serious', 'critical'].includes(v.impact))"
+        ".map((v) => `${v.id}: ${v.nodes.map((n) => n.html.slice(0, 200)).join(' | ')}`))"
+    )
 
 
 async def test_what_runs_is_recorded_and_played_again(world: World) -> None:

@@ -139,6 +139,20 @@ export function line(columns, cells) {
   }));
 }
 
+// Put other children into a box, unless what they tell is the same; who was in one of them by keyboard stays there.
+export function swap(box, told, make) {
+  const text = JSON.stringify(told);
+  if (box.dataset.told === text) return;
+  box.dataset.told = text;
+  const held = box.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const aside = new Map([...box.querySelectorAll(".scroll")].map((each) => [nameOf(each), each.scrollLeft]));
+  box.replaceChildren(...make());
+  for (const each of box.querySelectorAll(".scroll")) each.scrollLeft = aside.get(nameOf(each)) || 0;
+  if (held) [...box.querySelectorAll("button, input, select, [tabindex]")].find((each) => nameOf(each) === held)?.focus({ preventScroll: true });
+}
+
+const nameOf = (node) => node.getAttribute("aria-label") || node.name || node.textContent;
+
 export async function get(path) {
   const answer = await fetch(path, { headers: { accept: "application/json" } });
   const said = await answer.json();

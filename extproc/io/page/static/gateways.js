@@ -1,5 +1,5 @@
 // Gateways: who shares with whom, how far behind, and who holds which lease.
-import { el, facts, get, number, seconds, table } from "./dom.js";
+import { el, facts, get, number, seconds, swap, table } from "./dom.js";
 
 // Milliseconds between two looks.
 const PAUSE = 2500;
@@ -11,11 +11,14 @@ export async function render() {
   if (busy || Date.now() - asked < PAUSE) return;
   busy = true;
   asked = Date.now();
-  try { draw(await get("/state")); } catch (error) { root.replaceChildren(el("p", { class: "bad" }, `No answer: ${error.message}`)); }
+  try {
+    const state = await get("/state");
+    swap(root, state, () => partsOf(state));
+  } catch (error) { swap(root, error.message, () => [el("p", { class: "bad" }, `No answer: ${error.message}`)]); }
   busy = false;
 }
 
-function draw(state) {
+function partsOf(state) {
   const journal = state.journal;
   const shared = { off: "off: this gateway decides by what it alone sees", ok: "ok", degraded: `degraded: ${state.shared_why || "the reason is not known"}` }[state.shared] || state.shared;
   const parts = [
@@ -27,7 +30,7 @@ function draw(state) {
         ["Journal's delay", seconds(journal.delay)], ["News not yet sent", number(journal.queue)],
         ["Gaps in what was heard", number(journal.gaps)], ["Requests of others", number(journal.requests_of_others)],
         ["News lost", counts(journal.dropped)], ["News refused", counts(journal.refused)],
-        ["Index snapshot", `${journal.snapshot.loaded ? "loaded" : "not loaded"}, ${journal.snapshot.whole ? "whole" : "not whole yet"}`],
+        ["Index snapshot", `${journal.snapshot.whole ? "whole" : "not whole yet"}; ${journal.snapshot.loaded ? "one was" : "none was"} loaded at the start`],
       ] : []),
     ])),
     el("h2", { class: "head" }, "Other gateways"),
@@ -42,7 +45,7 @@ function draw(state) {
     ? table("Leases", [["Lease"], ["Holder"], ["Held here"], ["Ends in", true], ["Fencing token", true]], state.leases.map((lease) =>
       [lease.lease, lease.holder || "nobody", lease.held ? "yes" : "no", lease.remaining === null ? "unknown" : seconds(lease.remaining), lease.token === null ? "none" : String(lease.token)]))
     : el("p", { class: "muted" }, "None is asked for."));
-  root.replaceChildren(...parts);
+  return parts;
 }
 
 function counts(found) {

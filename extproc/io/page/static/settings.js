@@ -1,15 +1,14 @@
 // Settings: what each pool chooses by, its versions, and how to go back.
-import { dateTime, el, facts, get, share, number, seconds, table } from "./dom.js";
+import { dateTime, el, facts, get, number, seconds, share, swap, table } from "./dom.js";
 import { lock, order, unlock, unlocked } from "./orders.js";
 
 // Milliseconds between two looks at versions, which come from Redis; after an order the next look is at once.
 const PAUSE = 4000;
-let root, gate, policies, shadows, weights, busy = false, asked = 0, orders = false, shown = "";
+let gate, policies, shadows, weights, busy = false, asked = 0, orders = false;
 
 export function mount(panel, changed) {
   [gate, policies, shadows, weights] = Array.from({ length: 4 }, () => el("div"));
-  root = panel;
-  root.append(gate, policies, shadows, weights);
+  panel.append(gate, policies, shadows, weights);
   drawGate(changed);
 }
 
@@ -20,12 +19,11 @@ function drawGate(changed) {
     event.preventDefault();
     fault.textContent = await unlock(input.value);
     input.value = "";
-    shown = "";
     drawOrders();
     asked = 0;
     changed();
   } } }, el("label", {}, "Operator's token", input), el("button", { class: "main" }, "Unlock"));
-  const out = el("button", { type: "button", on: { click: () => { lock(); shown = ""; asked = 0; drawOrders(); changed(); } } }, "Lock again");
+  const out = el("button", { type: "button", on: { click: () => { lock(); asked = 0; drawOrders(); changed(); } } }, "Lock again");
   const note = el("p", { class: "muted" });
   gate.append(el("h2", { class: "head" }, "Orders"), note, form, fault, out);
   drawOrders = () => {
@@ -47,15 +45,10 @@ export async function render(news) {
   try {
     const [chosen, models] = await Promise.all([get("/policies"), get("/versions")]);
     const found = await Promise.all(chosen.policies.map((policy) => history(policy)));
-    const text = JSON.stringify([found, unlocked()]);
-    if (text !== shown) {
-      shown = text;
-      policies.replaceChildren(...found.flatMap(section));
-    }
-    drawModels(models.models);
+    swap(policies, [found, unlocked()], () => found.flatMap(section));
+    swap(weights, models.models, () => modelsOf(models.models));
   } catch (error) {
-    policies.replaceChildren(el("p", { class: "bad" }, `No answer: ${error.message}`));
-    shown = "";
+    swap(policies, error.message, () => [el("p", { class: "bad" }, `No answer: ${error.message}`)]);
   }
   busy = false;
 }
@@ -76,16 +69,14 @@ function section({ policy, versions, why, known }) {
   ]);
   const parts = [el("h2", { class: "head" }, `Policy of pool ${policy.pool}`), el("div", { class: "card" }, list)];
   if (why) parts.push(el("p", { class: "muted" }, why));
-  else parts.push(change(policy.pool, known), versionTable(policy, versions));
+  else parts.push(change(policy, known), versionTable(policy, versions));
   return parts;
 }
 
 function drawShadows(pools) {
   const seen = pools.filter((pool) => pool.shadow);
-  const text = JSON.stringify(seen.map((pool) => [pool.pool, pool.policy, pool.shadow]));
-  if (shadows.dataset.text === text) return;
-  shadows.dataset.text = text;
-  shadows.replaceChildren(...seen.flatMap((pool) => [el("h2", { class: "head" }, `What the shadow of pool ${pool.pool} would have done`), el("div", { class: "card" }, opinion(pool))]));
+  swap(shadows, seen.map((pool) => [pool.pool, pool.policy, pool.shadow]), () => seen.flatMap((pool) => [
+    el("h2", { class: "head" }, `What the shadow of pool ${pool.pool} would have done`), el("div", { class: "card" }, opinion(pool))]));
 }
 
 function opinion(pool) {
@@ -100,8 +91,8 @@ function opinion(pool) {
 
 const versus = (ratio) => (ratio < 0.995 ? `${share(1 - ratio)} less than ours` : ratio < 1.005 ? "the same as ours" : `${share(ratio - 1)} more than ours`);
 
-function change(pool, known) {
-  const name = el("select", { name: "policy" }, ...Object.keys(known).map((value) => el("option", { value, selected: value === "charged_cost" }, value)));
+function change({ pool, policy }, known) {
+  const name = el("select", { name: "policy" }, ...Object.keys(known).map((value) => el("option", { value, selected: value === policy.name }, value)));
   const settings = el("input", { name: "settings", placeholder: "gain=2 most=10", autocomplete: "off" });
   const why = el("input", { name: "why", required: true, autocomplete: "off", maxlength: "200" });
   const beside = el("select", { name: "as" }, el("option", { value: "policy" }, "the policy"), el("option", { value: "shadow" }, "the shadow"));
@@ -129,9 +120,9 @@ function versionTable(policy, versions) {
   return table(`Versions of pool ${policy.pool}`, columns, rows);
 }
 
-function drawModels(models) {
-  if (!models.length) return;
-  weights.replaceChildren(el("h2", { class: "head" }, "Versions of models"), table("Versions of models",
+function modelsOf(models) {
+  if (!models.length) return [];
+  return [el("h2", { class: "head" }, "Versions of models"), table("Versions of models",
     [["Model"], ["Version"], ["Weight", true], ["Share", true], ["Requests lately", true], ["Errors", true], ["TTFT P99", true]],
-    models.flatMap((model) => model.versions.map((v) => [model.model, v.version, number(v.weight, 1, "%"), share(v.share, 1), number(v.requests), number(v.errors), seconds(v.ttft_p99)]))));
+    models.flatMap((model) => model.versions.map((v) => [model.model, v.version, number(v.weight, 1, "%"), share(v.share, 1), number(v.requests), number(v.errors), seconds(v.ttft_p99)])))];
 }

@@ -1,5 +1,5 @@
 // Traffic: the last five minutes, a point a second, and who was refused.
-import { el, number, seconds, share, svg, table } from "./dom.js";
+import { el, number, seconds, share, svg, swap, table } from "./dom.js";
 import { inWords, REFUSED, refusal } from "./words.js";
 
 const POINTS = 300;
@@ -35,8 +35,9 @@ export function take(news) {
 export function render(news) {
   if (!news) return;
   charts.replaceChildren(...CHARTS.map(chart));
-  refused.replaceChildren(el("h2", { class: "head" }, "Refused in these five minutes, by reason"), reasons());
-  tenants.replaceChildren(el("h2", { class: "head" }, "Admission since the start, by tenant"), answers(news.answers));
+  const counts = reasons();
+  swap(refused, [...counts], () => [el("h2", { class: "head" }, "Refused in these five minutes, by reason"), reasonTable(counts)]);
+  swap(tenants, [news.answers], () => [el("h2", { class: "head" }, "Admission since the start, by tenant"), answers(news.answers)]);
 }
 
 function lastKnown(read) {
@@ -83,6 +84,10 @@ function path(values, most, filled = false) {
 function reasons() {
   const counts = new Map();
   for (const point of points) for (const [why, rate] of Object.entries(point.refused)) counts.set(why, (counts.get(why) || 0) + rate);
+  return counts;
+}
+
+function reasonTable(counts) {
   if (!counts.size) return el("p", { class: "muted" }, "None.");
   return table("Refused by reason", [["Reason"], ["About", true]], [...counts].map(([why, n]) => [refusal(why), number(n, 0, "requests")]));
 }
