@@ -8,7 +8,10 @@ import uvloop
 from extproc.core.scattered import Pieces
 from extproc.io.transports import Answer, Push
 from extproc.io.transports.fast import FastTransport
+from extproc.io.transports.h2 import grpc
 from extproc.pb import ext_proc_pb2 as pb
+
+_GO_ON = pb.ProcessingResponse(request_body=pb.BodyResponse()).SerializeToString()
 
 
 class Noop:
@@ -17,8 +20,9 @@ class Noop:
     held = False
 
     def receive_large(self, pieces: Pieces) -> tuple[Answer, bool, bool]:
-        """None is told to come in pieces."""
-        return self.receive(pieces.whole())
+        """A large body: dropped unread, and let through."""
+        pieces.free()
+        return _GO_ON, False, True
 
     def receive(self, data: bytes) -> tuple[Answer, bool, bool]:
         """Parse, answer in kind."""
@@ -43,9 +47,11 @@ class Noop:
         """Nothing to release."""
 
 
-async def main(port: int) -> None:
-    """Serve until killed."""
-    transport = FastTransport(f"127.0.0.1:{port}", Noop, max_message=64 * 2**20, max_streams=100_000)
+async def main(port: int, large: int) -> None:
+    """Serve until killed; messages above `large` bytes are not put together."""
+    transport = FastTransport(
+        f"127.0.0.1:{port}", Noop, max_message=64 * 2**20, max_streams=100_000, large=large
+    )
     await transport.start()
     transport.set_ready(True)
     await asyncio.Event().wait()
@@ -53,4 +59,4 @@ async def main(port: int) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(int(sys.argv[1])))
+        runner.run(main(int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else grpc.NEVER))

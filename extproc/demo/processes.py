@@ -115,10 +115,18 @@ def free_port(count: int = 1) -> int:
 
 
 class Child:
-    """One process, its output in a file, ended with us however we end."""
+    """One process, its output in a file, ended with us however we end.
 
-    def __init__(self, name: str, argv: Sequence[str], folder: Path) -> None:
+    Args:
+        name: its log in `folder` is called so.
+        argv: its command line.
+        session: whether it gets a session of its own. Linux shares processors among sessions first (sched(7),
+            autogroup): a priority means something among processes of one session only.
+    """
+
+    def __init__(self, name: str, argv: Sequence[str], folder: Path, *, session: bool = True) -> None:
         self.name = name
+        self._session = session
         self.argv = list(argv)
         self.log = folder / f"{name}.log"
         self._process = self._spawn()
@@ -181,7 +189,8 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to pass on, in order
+                start_new_session=self._session,  # or a group: Ctrl-C is ours to pass on, in order
+                process_group=None if self._session else 0,
             )
 
 

@@ -6,7 +6,7 @@ import sys
 
 from tests.integration.patience import patient
 
-SHORT = "--streams 2000 --bodies 4 --mebibytes 4 --rounds 1 --samples 50"
+SHORT = "--short --streams 2000 --bodies 4 --mebibytes 4 --rounds 1 --samples 50"
 
 
 def test_open_streams_take_little_and_large_bodies_are_bounded() -> None:
