@@ -16,7 +16,7 @@ from extproc.core.prompt import Prompt
 from extproc.core.router import Router
 from extproc.pb import ext_proc_pb2 as pb
 
-_PATH: Final = "/v1/models"
+PATH: Final = "/v1/models"
 #: Methods that ask for it.
 _READS: Final = frozenset({b"GET", b"HEAD"})
 _ENCODED: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -46,7 +46,7 @@ class Catalog:
     def asked(self, message: pb.ProcessingRequest, path: str) -> bytes | None:
         """The answer to a request's headers; None where they ask for no models. Of one to HEAD Envoy sends no
         body."""
-        if not path.startswith(_PATH):
+        if not path.startswith(PATH):
             return None
         for header in message.request_headers.headers.headers:
             if header.key == ":method" and (header.raw_value or header.value.encode()) not in _READS:
@@ -59,11 +59,11 @@ class Catalog:
         A name stands in a path percent-encoded (RFC 3986, 2.1); slashes may also stand as they are.
         """
         path = path.partition("?")[0]
-        if path.rstrip("/") == _PATH:
+        if path.rstrip("/") == PATH:
             return _json({"object": "list", "data": list(self.models().values())})
-        if not path.startswith(_PATH + "/"):
+        if not path.startswith(PATH + "/"):
             return None
-        found = self.models().get(_decoded(path[len(_PATH) + 1 :]))
+        found = self.models().get(_decoded(path[len(PATH) + 1 :]))
         return None if found is None else _json(found)
 
     def models(self) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,7 @@ from extproc.core.states import (
 )
 from extproc.core.steering import Steering
 from extproc.core.tries import destination
-from extproc.pb import ext_proc_pb2 as pb
+from extproc.pb.opening_pb2 import RequestStart
 
 #: Outcomes of requests whose body goes on.
 GOES: Final = frozenset({ENDED_EARLY, STEERED, UNREADABLE})
@@ -46,7 +46,8 @@ _REFUSALS: Final = {
     UNKNOWN_MODEL: refusals.UNKNOWN_MODEL,
     NO_CANDIDATE: refusals.NO_CANDIDATE,
 }
-_UNOPENED: Final = Opening(pb.ProcessingRequest(), "")
+_UNTOLD: Final = Told()
+_UNOPENED: Final = Opening(RequestStart(), "")
 
 
 def _nobody(_now: float) -> None:
@@ -86,7 +87,7 @@ class Deciding:
         self.unread: Unread | None = None
         self.due: Callable[[float], None] = _nobody
         self.waited = 0.0
-        self._told = Told()
+        self._told = _UNTOLD
         self.admitted: Answer | None = None
         self.state = START
         self.outcome = ENDED_EARLY

@@ -33,6 +33,7 @@ from google.protobuf.message import DecodeError
 from extproc.core import clean_end, envelope, observer, replies
 from extproc.core.admission import wire
 from extproc.core.bodied import Bodied
+from extproc.core.catalog import PATH as MODELS
 from extproc.core.duplex import Duplex
 from extproc.core.ending import Ending
 from extproc.core.opening import BODIED, DUPLEX, NOTHING, PARTIAL, UNSEEN, Opening
@@ -51,6 +52,7 @@ from extproc.core.states import (
     START,
 )
 from extproc.pb import ext_proc_pb2 as pb
+from extproc.pb.opening_pb2 import RequestStart
 
 #: Messages that tell how the exchange ends.
 _TELLS = {"response_headers": Ending.headers, "response_trailers": Ending.trailers}
@@ -77,6 +79,8 @@ class Exchange(Bodied):
 
     def receive(self, data: bytes, now: float) -> Reply:
         """Take in one serialized ProcessingRequest. Never raises for what a peer sends."""
+        if self.state == START:
+            return self._begin(data, now)
         is_end = data.startswith(clean_end.FIRST) and self.state == DECIDED and self._response is None
         if is_end and (told := clean_end.read(data)) is not None:
             self._note(Ending.closed, told, now)
@@ -89,12 +93,8 @@ class Exchange(Bodied):
             observer.seen(message, self._steering, now)
             return self._leave(OBSERVED)
         kind = message.WhichOneof("request")
-        if kind == "request_headers" and self.state == START:
-            return self._on_headers(message, now)
         if self.state == BODY and kind in _BODY:
             return self._on_piece(message, kind, now)
-        if self.state == START:
-            return self._leave(NOT_EXT_PROC)
         if kind in _TELLS:
             self._note(_TELLS[kind], message, now)
         if self._response is not None and kind in _RESPONSE:
@@ -145,21 +145,39 @@ class Exchange(Bodied):
             self._steering.desk.settle(self._key, wire.used(self.decision, self.ending))
         self._steering.over(self._key, now)
 
-    def _on_headers(self, message: pb.ProcessingRequest, now: float) -> Reply:
-        rules = self._steering.rules
-        desk, name, selects = self._steering.desk, f"kvsteer-{self._key}", rules.test_selection
+    def _begin(self, data: bytes, now: float) -> Reply:
+        """The first message, of which only what is needed is opened."""
+        rules, desk = self._steering.rules, self._steering.desk
         wanted = desk.wanted if desk is not None else NOTHING
-        opening = self.opening = Opening(message, name, selects=selects, wanted=wanted)
-        mode = message.protocol_config.response_body_mode
-        if mode:  # NONE is 0
-            self._response = Response(mode, rules.response_body, self._steering.reading)
-        if desk is not None:
-            self._told = desk.read(message, opening.kept)
+        whole: pb.ProcessingRequest | None = None
+        try:
+            start = RequestStart.FromString(data)
+            if start.observability_mode:
+                observer.seen(pb.ProcessingRequest.FromString(data), self._steering, now)
+                return self._leave(OBSERVED)
+            if start.WhichOneof("request") != "request_headers":
+                return self._leave(NOT_EXT_PROC)
+            name, selects = f"kvsteer-{self._key}", rules.test_selection
+            opening = self.opening = Opening(start, name, selects=selects, wanted=wanted)
+            lists = rules.lists_models and opening.path.startswith(MODELS)
+            if desk is not None or lists:
+                whole = pb.ProcessingRequest.FromString(data)
+        except DecodeError:
+            return self._leave(NOT_EXT_PROC)
+        if opening.response_mode:  # NONE is 0
+            self._response = Response(opening.response_mode, rules.response_body, self._steering.reading)
+        if desk is not None and whole is not None:
+            self._told = desk.read(whole, opening.kept)
             if (refusal := desk.at_headers(self._told, self._steering.pools[0])) is not None:
                 return self._turn_away(refusal, None, self._steering.pools[0], now)
-        if rules.lists_models and (listed := self._steering.catalog.asked(message, opening.path)):
+        if lists and whole is not None and (listed := self._steering.catalog.asked(whole, opening.path)):
             return self._answer(listed)  # whether a body comes or not: it means nothing there
-        if message.request_headers.end_of_stream:
+        return self._on_headers(now)
+
+    def _on_headers(self, now: float) -> Reply:
+        """They were read, and nothing of them ends the exchange."""
+        opening = self.opening
+        if opening.alone:
             return self._decide(None, now, NO_BODY)
         if opening.mode in UNSEEN:
             return self._decide(None, now, OTHER_MODE)

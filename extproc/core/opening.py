@@ -1,12 +1,17 @@
-"""What the first message of an exchange tells: of the request by its headers, of Envoy by its modes and hints."""
+"""What the first message of an exchange tells: of the request by its headers, of Envoy by its modes and hints.
 
-from collections.abc import Mapping
+It comes with every request, and a protobuf object for each header would cost more than all that is read of them. So
+headers are told apart by their bytes, and only those that are read are opened (protos/kvsteer/opening.proto).
+"""
+
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
 from extproc.core import headers
 from extproc.core.subset import Subset, hinted, listed
 from extproc.pb import ext_proc_pb2 as pb
+from extproc.pb.opening_pb2 import RequestStart
 
 _Mode = pb.ProcessingMode
 
@@ -28,25 +33,45 @@ LESSER: Final = {
 PARTIAL: Final = _Mode.BUFFERED_PARTIAL
 
 #: Headers that routing reads; a set, since a request has many and most are none of these.
-_READ = frozenset({":path", "content-encoding", "x-request-id", headers.SELECTION, "traceparent"})
+_SELECTION: Final = headers.SELECTION.encode()
+_READ: Final = frozenset({b":path", b"content-encoding", b"x-request-id", b"traceparent"})
+_OWNED_PREFIXES: Final = tuple(prefix.encode() for prefix in headers.OWNED_PREFIXES)
+_OWNED_NAMES: Final = frozenset(name.encode() for name in headers.OWNED_NAMES)
 #: Characters of a `traceparent` that are kept: the form of today has 55.
 _TRACE: Final = 64
 #: No header wanted.
 NOTHING: Final[frozenset[str]] = frozenset()
 _NONE_KEPT: Final[Mapping[str, str]] = {}
+#: Of the others, those that nearly every request has: seen to be nobody's faster than by `_is_owned`.
+_COMMON: Final = frozenset(
+    {b":method", b":authority", b":scheme", b"content-type", b"content-length", b"user-agent"}
+)
+# A HeaderValue as Envoy writes it: `key` (field 1) and `raw_value` (field 3), each with its tag (1 << 3 | 2 and
+# 3 << 3 | 2) and its length, of one byte below 128. What looks otherwise is opened by protobuf.
+_KEY: Final = 0x0A
+_LONGEST_KEY: Final = 127
+#: What stands before a value of each length.
+_BEFORE_VALUE: Final = [bytes((0x1A, length)) for length in range(128)]
 
 
 @lru_cache(maxsize=8)
-def _with(wanted: frozenset[str]) -> frozenset[str]:
-    """What is read where these are wanted too."""
-    return _READ | wanted
+def _with(wanted: frozenset[str], selects: bool) -> frozenset[bytes]:
+    """What is read where these are wanted too, or endpoints that clients name."""
+    return _READ | {name.encode() for name in wanted} | ({_SELECTION} if selects else frozenset())
+
+
+@lru_cache(maxsize=64)
+def _modes(config: bytes) -> tuple["_Mode.BodySendMode", "_Mode.BodySendMode"]:
+    """How the bodies of request and response come. Raises DecodeError for what is no ProtocolConfiguration."""
+    told = pb.ProtocolConfiguration.FromString(config)
+    return told.request_body_mode, told.response_body_mode
 
 
 class Opening:
-    """Read from `request_headers`.
+    """Read from `request_headers`. Raises DecodeError where that is no such message in truth.
 
     Args:
-        message: that one.
+        start: the first message.
         name: the request's id where the client gave none that is harmless.
         selects: whether clients may name the endpoints that they want (for conformance tests).
         wanted: lower-case names of further headers to keep.
@@ -55,63 +80,98 @@ class Opening:
         path, coding: `:path` and `content-encoding`, "" for none.
         request_id: the id that the replica and the records know the request by.
         owned: names of headers that the gateway owns, of which the client sent copies.
-        mode: how the body comes (`ProcessingMode.BodySendMode`).
+        alone: whether the request has no body.
+        mode, response_mode: how the bodies come (`ProcessingMode.BodySendMode`).
         trace: `traceparent` as the client or Envoy sent it, not checked; "" for none.
         only: endpoints that the request is limited to, each of them; empty for no limit.
         kept: what was wanted and is there, the last where one is given twice.
     """
 
-    __slots__ = ("coding", "kept", "mode", "only", "owned", "path", "request_id", "trace")
+    __slots__ = (
+        "alone",
+        "coding",
+        "kept",
+        "mode",
+        "only",
+        "owned",
+        "path",
+        "request_id",
+        "response_mode",
+        "trace",
+    )
 
     def __init__(
-        self,
-        message: pb.ProcessingRequest,
-        name: str,
-        *,
-        selects: bool = False,
-        wanted: frozenset[str] = NOTHING,
+        self, start: RequestStart, name: str, *, selects: bool = False, wanted: frozenset[str] = NOTHING
     ) -> None:
         self.path = self.coding = self.request_id = self.trace = ""
         self.owned: tuple[str, ...] = ()
         self.only: tuple[Subset, ...] = ()
         self.kept = _NONE_KEPT
-        selection = self._headers(message.request_headers.headers, wanted)
+        head = start.request_headers
+        self.alone = head.end_of_stream
+        self._headers(head.headers.headers, wanted, selects=selects)
         if not self.request_id:
             self.request_id = name
-        # An Envoy that does not tell its modes is older than the field; BUFFERED is what we document.
-        told = message.HasField("protocol_config")
-        self.mode: _Mode.BodySendMode = message.protocol_config.request_body_mode if told else _Mode.BUFFERED
-        if message.HasField("metadata_context") and (hint := hinted(message.metadata_context)) is not None:
-            self.only = (hint,)
-        if selects and selection:
-            self.only += (listed(selection),)
+        self.mode: _Mode.BodySendMode
+        self.response_mode: _Mode.BodySendMode
+        config = start.protocol_config
+        if config or start.HasField("protocol_config"):
+            self.mode, self.response_mode = _modes(config)
+        else:  # an Envoy that does not tell its modes is older than the field; BUFFERED is what we document
+            self.mode, self.response_mode = _Mode.BUFFERED, _Mode.NONE
+        if (context := start.metadata_context) and (
+            hint := hinted(pb.Metadata.FromString(context))
+        ) is not None:
+            self.only += (hint,)
 
-    def _headers(self, header_map: pb.HeaderMap, wanted: frozenset[str]) -> str:
-        """Note what is needed of the headers; returns the endpoints that the client names."""
-        selection, reads = "", _READ
+    def _headers(self, given: Iterable[bytes], wanted: frozenset[str], *, selects: bool) -> None:
+        """Note what is needed of the headers."""
+        reads = _with(wanted, selects) if wanted or selects else _READ
+        kept: dict[str, str] = {}
         if wanted:
-            kept: dict[str, str] = {}
-            self.kept, reads = kept, _with(wanted)
-        for header in header_map.headers:
-            name = header.key
-            if name in reads:
-                value = header.raw_value
-                text = value.decode("utf-8", "replace") if value else header.value
-                if wanted and name in wanted:
-                    kept[name] = text
-                if name == ":path":
-                    self.path = text
-                elif name == "content-encoding":
-                    self.coding = text
-                elif name == "x-request-id":
-                    self.request_id = headers.plain_id(text) or ""
-                elif name == headers.SELECTION:
-                    selection = text
-                    self.owned += (name,)
-                elif name == "traceparent":
-                    self.trace = text[:_TRACE]
-                elif headers.is_owned(name):
-                    self.owned += (name,)
-            elif headers.is_owned(name):
-                self.owned += (name,)
-        return selection
+            self.kept = kept
+        for header in given:
+            if len(header) < 2 or header[0] != _KEY or header[1] > _LONGEST_KEY:
+                name, stop = _opened(header)[0].encode(), len(header)
+            else:
+                stop = header[1] + 2
+                name = header[2:stop]
+            if name not in reads:
+                if name not in _COMMON and _is_owned(name):
+                    self.owned += (_opened(header)[0],)
+                continue
+            value = header[stop + 2 :]
+            if len(value) < 128 and header[stop : stop + 2] == _BEFORE_VALUE[len(value)]:
+                text = value.decode("utf-8", "replace")
+            else:
+                text = _opened(header)[1]
+            if name == b":path":
+                self.path = text
+            elif name == b"x-request-id":
+                self.request_id = headers.plain_id(text) or ""
+            else:
+                self._rarer(name, text, selects=selects)
+            if wanted and (key := name.decode()) in wanted:
+                kept[key] = text
+
+    def _rarer(self, name: bytes, text: str, *, selects: bool) -> None:
+        """A header that is read, and that few requests have."""
+        if name == b"content-encoding":
+            self.coding = text
+        elif name == b"traceparent":
+            self.trace = text[:_TRACE]
+        elif _is_owned(name):
+            self.owned += (name.decode(),)
+            if selects and text and name == _SELECTION:
+                self.only += (listed(text),)
+
+
+def _is_owned(name: bytes) -> bool:
+    """As `headers.is_owned`."""
+    return name.startswith(_OWNED_PREFIXES) or name in _OWNED_NAMES
+
+
+def _opened(header: bytes) -> tuple[str, str]:
+    """A header by protobuf's own reading of it: name and value. Raises DecodeError for what is none."""
+    told = pb.HeaderValue.FromString(header)
+    return told.key, told.raw_value.decode("utf-8", "replace") if told.raw_value else told.value

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 import extproc.pb
-from extproc.pb import access_log_pb2, health_pb2, trailers_pb2
+from extproc.pb import access_log_pb2, health_pb2, opening_pb2, trailers_pb2
 from extproc.pb import ext_proc_pb2 as pb
 
 with warnings.catch_warnings():
@@ -231,7 +231,9 @@ def test_committed_modules_equal_a_fresh_compile(tmp_path: Path) -> None:
 
 def test_generated_modules_import_from_the_package() -> None:
     names = [module.name for module in pkgutil.iter_modules(extproc.pb.__path__)]
-    assert names == ["access_log_pb2", "ext_proc_pb2", "health_pb2", "reflection_pb2", "trailers_pb2"]
+    assert names == [
+        f"{name}_pb2" for name in ["access_log", "ext_proc", "health", "opening", "reflection", "trailers"]
+    ]
     for name in names:
         importlib.import_module(f"extproc.pb.{name}")
     assert pb.ProcessingRequest.__module__ == "extproc.pb.ext_proc_pb2"
@@ -252,3 +254,19 @@ def test_the_end_of_a_response_is_read_by_the_numbers_of_its_message() -> None:
         "type_url": 1,
         "value": 2,
     }  # google/protobuf/any.proto
+
+
+def test_the_beginning_of_an_exchange_is_read_by_the_numbers_of_its_message() -> None:
+    """The same of its short form; attributes are not in it, as nobody reads them there."""
+    whole = {name: number for name, (number, _, _) in _ours(pb.ProcessingRequest.DESCRIPTOR).items()}
+    del whole["attributes"]
+    start = opening_pb2.RequestStart.DESCRIPTOR
+    assert {name: number for name, (number, _, _) in _ours(start).items()} == whole
+    headers = {name: number for name, (number, _, _) in _ours(pb.HttpHeaders.DESCRIPTOR).items()}
+    del headers["attributes"]
+    assert {
+        name: number for name, (number, _, _) in _ours(opening_pb2.StartHeaders.DESCRIPTOR).items()
+    } == headers
+    assert {
+        name: number for name, (number, _, _) in _ours(opening_pb2.StartHeaderMap.DESCRIPTOR).items()
+    } == {"headers": pb.HeaderMap.DESCRIPTOR.fields_by_name["headers"].number}
