@@ -16,6 +16,7 @@ from extproc.core.prompt import Prompt
 from extproc.core.router import Router
 from extproc.pb import ext_proc_pb2 as pb
 
+#: Where models are listed.
 PATH: Final = "/v1/models"
 #: Methods that ask for it.
 _READS: Final = frozenset({b"GET", b"HEAD"})
