@@ -10,6 +10,8 @@ import structlog
 
 from extproc.app import Gateway
 from extproc.config import GatewaySettings
+from extproc.doubts import doubts
+from extproc.faults import path_of
 from extproc.io import logs
 
 _log = structlog.get_logger("kvsteer")
@@ -42,6 +44,8 @@ async def serve(
     in the log and changes nothing.
     """
     logs.configure(settings.log)
+    for loc, sentence in doubts(settings):
+        _log.warning("a setting may not mean what it says", setting=path_of(loc), why=sentence)
     gateway = Gateway(settings)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):

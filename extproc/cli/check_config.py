@@ -12,9 +12,10 @@ from extproc.cli.inputs import FILE
 from extproc.cli.named_files import faults
 from extproc.cli.terminal import counted
 from extproc.config import GatewaySettings, line_of, load
+from extproc.doubts import doubts
 from extproc.envoyconfig import bootstrap
 from extproc.errors import ConfigError
-from extproc.faults import path_of
+from extproc.faults import Loc, path_of
 
 #: What follows the file's name in the line of a fault: the line, perhaps the column.
 _LINE = re.compile(r":(\d+)(?::\d+)?: ")
@@ -34,12 +35,16 @@ def command(file: str | None, config: str | None, files: bool, as_json: bool) ->
     """Say what is wrong with FILE, where, and how to mend it: one line for each fault, on standard error.
 
     Also says which of the files it names can't be used (tokens, CA certificates, endpoints, the folder for Envoy),
-    and when Envoy could not be configured for it. With --json the faults are on standard output.
+    and when Envoy could not be configured for it; and warns of what it says in vain, which is no fault. With --json
+    the faults and warnings are on standard output.
     """
     path = _one_of(file, config)
     settings, wrong = _looked_at(path, files)
+    doubtful = [_line(path, loc, said) for loc, said in (doubts(settings) if settings else ())]
+    for text in () if as_json else doubtful:
+        click.echo(f"warning: {text}", err=True)
     if as_json:
-        click.echo(json.dumps(_record(path, settings, wrong), indent=2))
+        click.echo(json.dumps(_record(path, settings, wrong, doubtful), indent=2))
     elif wrong:
         click.echo("\n".join(wrong), err=True)
     elif settings is not None:
@@ -55,10 +60,7 @@ def _looked_at(path: str, files: bool) -> tuple[GatewaySettings | None, list[str
         settings = load(path)
     except ConfigError as error:
         return None, str(error).splitlines()
-    wrong = [
-        f"{path}:{line_of(path, loc)}: {path_of(loc)}: {sentence}"
-        for loc, sentence in (faults(settings) if files else ())
-    ]
+    wrong = [_line(path, loc, said) for loc, said in (faults(settings) if files else ())]
     try:
         if not _is_for_a_mesh(settings):
             bootstrap(settings)
@@ -67,18 +69,30 @@ def _looked_at(path: str, files: bool) -> tuple[GatewaySettings | None, list[str
     return settings, wrong
 
 
-def _record(path: str, settings: GatewaySettings | None, wrong: list[str]) -> dict[str, Any]:
+def _line(path: str, loc: Loc, sentence: str) -> str:
+    return f"{path}:{line_of(path, loc)}: {path_of(loc)}: {sentence}"
+
+
+def _record(
+    path: str, settings: GatewaySettings | None, wrong: list[str], doubtful: list[str]
+) -> dict[str, Any]:
     """All of it for a script; `line` is None where a fault has no line in the file."""
-    told = []
-    for text in wrong:
-        rest = text.removeprefix(path)
-        place = _LINE.match(rest)
-        line = int(place[1]) if place else None
-        told.append({"line": line, "fault": rest[place.end() if place else 0 :].lstrip(": ")})
     pools = (
         [{"pool": pool.name, "replicas": len(pool.replicas)} for pool in settings.pools] if settings else []
     )
-    return {"config": path, "good": not wrong, "faults": told, "pools": pools}
+    return {
+        "config": path,
+        "good": not wrong,
+        "faults": [_told(path, "fault", text) for text in wrong],
+        "warnings": [_told(path, "warning", text) for text in doubtful],
+        "pools": pools,
+    }
+
+
+def _told(path: str, what: str, text: str) -> dict[str, Any]:
+    rest = text.removeprefix(path)
+    place = _LINE.match(rest)
+    return {"line": int(place[1]) if place else None, what: rest[place.end() if place else 0 :].lstrip(": ")}
 
 
 def _is_for_a_mesh(settings: GatewaySettings) -> bool:
