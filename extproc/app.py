@@ -18,6 +18,7 @@ from extproc.io.beliefs import Beliefs
 from extproc.io.endings import Endings
 from extproc.io.exchanges import Exchanges
 from extproc.io.explaining import explain
+from extproc.io.factors import Factors
 from extproc.io.health_metrics import HealthMetrics
 from extproc.io.intake import Intake
 from extproc.io.lives import Lives
@@ -175,9 +176,10 @@ class Gateway:
     def _start_tasks(self) -> None:
         """What is done again and again, whatever comes."""
         every, pools = self.tasks.every, self.steering.pools
-        lives, beliefs = Lives(), Beliefs()
+        lives, beliefs, factors = Lives(), Beliefs(), Factors()
         every("lives", _TICK, self._tick)
         every("told", 1.0, lambda: lives.look(pools, clock.monotonic()))
+        every("factors", 1.0, lambda: factors.look(pools))
         every("beliefs", 1.0, lambda: beliefs.look(pools))
         every("endings", 1.0, lambda: self.endings.sweep(clock.monotonic()))
         every("page", 1.0, self.page.tick)

@@ -192,6 +192,7 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "lean": replica.lean,
         "parts": asdict(replica.parts),
         "bias": replica.bias,
+        "factor": sample and sample.factor,
         "sample_age": None if sample is None else round(now - sample.at, 3),
         "scrape_failure": replica.unheard or None,
         "running": sample and sample.running,

@@ -12,6 +12,7 @@ from extproc.core.breaker import CLOSED
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 from extproc.io import clock
+from extproc.io.factors import silent
 
 _GAUGES = (
     (
@@ -62,12 +63,25 @@ class HealthMetrics(Collector):
         for pool in self._pools:
             speed.add_metric([pool.name], pool.traits.prefill_speed)
         yield speed
+        yield _unknown_factors(self._pools)
         held = GaugeMetricFamily(
             "kvsteer_lease_held", "1 for a lease that this gateway holds, 0 for others.", labels=["lease"]
         )
         for lease in self._leases():
             held.add_metric([lease["lease"]], float(lease["held"]))
         yield held
+
+
+def _unknown_factors(pools: Iterable[Pool]) -> Metric:
+    family = GaugeMetricFamily(
+        "kvsteer_factor_unknown",
+        "Replicas that were heard and don't tell the metric of their pool's factor.",
+        labels=["pool"],
+    )
+    for pool in pools:
+        if pool.traits.factor is not None:
+            family.add_metric([pool.name], float(silent(pool)))
+    return family
 
 
 def _build() -> Metric:

@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from extproc.app import Gateway
 from extproc.config import parse
 from extproc.core.pool import Pool
+from extproc.core.sample import Sample
 from extproc.io import clock
 from extproc.io.health_metrics import HealthMetrics
 
@@ -68,3 +69,13 @@ def test_every_family_has_a_help_text_that_is_a_sentence_and_names_its_unit() ->
         )
         if family.name.startswith("kvsteer_"):
             assert family.documentation.endswith("."), family.name
+
+
+def test_replicas_that_do_not_tell_the_metric_of_a_factor_are_counted() -> None:
+    text = 'pools: [{engine: vllm, factor: {metric: mine}, replicas: ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]}]'
+    made = Gateway(parse(text, "test"))
+    (pool,) = made.steering.pools
+    pool.observe("10.0.0.1:80", Sample(at=1.0, factor=2.0))
+    pool.observe("10.0.0.2:80", Sample(at=1.0))  # the third was not heard yet
+    assert 'kvsteer_factor_unknown{pool="default"} 1.0' in lines(made.prometheus)
+    assert not [line for line in lines(gateway().prometheus) if line.startswith("kvsteer_factor_unknown{")]
