@@ -1,6 +1,6 @@
 """What it costs to see what a gateway does: CPU a request with everything that shows it on, and off, in turns.
 
-    .venv/bin/python -m benchmarks.seeing [--rate 200] [--rounds 8] [--seconds 6] [--only records,traces] [--check]
+    .venv/bin/python -m benchmarks.seeing [--rate 200] [--rounds 5] [--seconds 15] [--only records,traces] [--check]
 
 Two gateways, each behind a real Envoy of its own that plays sixteen replicas too; requests of 2 KB go to one and then
 to the other. One keeps no decision records, sends no spans, and nobody looks at it. Of the other everything is asked:
@@ -48,8 +48,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", type=float, default=200.0)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--only", default=",".join(_USUAL), help="parts that are switched on")
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
