@@ -118,7 +118,7 @@ class Day:
         self._open: list[tuple[float, int, Any, str]] = []
         self.recording = self.gateway.records.recorder = Recording(0.0)
         self.looks: list[Look] = []
-        self.kinds: list[Counter[str]] = []
+        self.kinds: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self.requests = self.refused = 0
 
     async def run(self, seconds: int, rate: int) -> None:
@@ -218,7 +218,11 @@ class Day:
         gc.collect()
         objects = gc.get_objects()
         self.looks.append(Look(self._clock.now, resident_of(os.getpid()), len(objects)))
-        self.kinds.append(Counter(type(found).__name__ for found in objects))
+        kinds = Counter(type(found).__name__ for found in objects)
+        self.kinds = (
+            self.kinds[0] or kinds,
+            kinds,
+        )  # of the first look and the last: what grew is not to be this
 
 
 async def _sink() -> asyncio.Server:
@@ -254,9 +258,8 @@ def tell(day: Day) -> bool:
         held = held and grown <= max(noise, size * _MOST)
         shown = " ".join(f"{value:.0f}" for _, value in rows[:: max(len(rows) // 8, 1)])
         print(f"{size:10.1f} {name:8} grown by {grown:+.2f} ({grown / size:+.1%}): {shown}")
-    for since in (0, len(day.kinds) // 2):
-        more = (day.kinds[-1] - day.kinds[since]).most_common(6)
-        print(f"more than at look {since}: {', '.join(f'{kind} {count}' for kind, count in more)}")
+    more = (day.kinds[1] - day.kinds[0]).most_common(6)
+    print(f"more than at first: {', '.join(f'{kind} {count}' for kind, count in more)}")
     spans = tracer.counts if tracer is not None else {}
     print(
         f"{day.requests} requests ({day.refused} refused), {spans.get('sent', 0)} spans taken, "

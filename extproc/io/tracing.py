@@ -62,6 +62,7 @@ class Tracer(Collector):
         self._head = otlp.head_of(gateway_id)
         self.traces = Traces(settings.share, draw)
         self._queue: deque[otlp.Kept] = deque()
+        self._full = asyncio.Event()
         self._failing = False
         self.counts = {"sent": 0, "dropped": 0, "failed": 0}
         registry.register(self)
@@ -78,15 +79,20 @@ class Tracer(Collector):
         if span is None:
             return
         self._queue.append((span, exchange, now))
+        if len(self._queue) == _BATCH:
+            self._full.set()
         if len(self._queue) > self._settings.queue:
             self._queue.popleft()
             self.counts["dropped"] += 1
 
     async def run(self) -> None:
-        """Send what waits until cancelled. Never raises for the collector's sake."""
+        """Send what waits, soon when it fills a message, until cancelled. Never raises for the collector's sake."""
         async with self.session() as session:
             while True:
-                await asyncio.sleep(self._settings.every)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.every):
+                        await self._full.wait()
+                self._full.clear()
                 while self._queue and await self.send(session):
                     pass
 

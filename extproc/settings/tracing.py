@@ -24,5 +24,7 @@ class TracingSettings(Settings):
     queue: Whole = Field(
         default=4096, ge=1, le=100_000, description="most spans that wait to be sent; older ones are dropped"
     )
-    every: Duration = Field(default=1.0, ge=0.05, le=60, description="how often they are sent")
+    every: Duration = Field(
+        default=5.0, ge=0.05, le=60, description="longest wait until they are sent; 512 go at once"
+    )
     timeout: Duration = Field(default=5.0, ge=0.1, le=60, description="longest wait for the collector")

@@ -191,6 +191,21 @@ async def test_while_a_collector_hangs_what_waits_is_bounded_and_the_event_loop_
     assert made.counts == {"sent": 0, "dropped": 150, "failed": 10}
 
 
+async def test_a_full_message_goes_at_once() -> None:
+    async with collector(answering(200)) as url:
+        made = tracer(url, 511, timeout=20, every=60)
+        task = asyncio.create_task(made.run())
+        await asyncio.sleep(0)
+        finish(made, exchange())
+        async with asyncio.timeout(patient(20)):
+            while not made.counts["sent"]:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert made.counts == {"sent": 512, "dropped": 0, "failed": 0}
+
+
 async def test_a_stop_waits_for_a_hung_collector_no_longer_than_the_timeout_and_counts_what_is_left() -> None:
     async with collector(hung) as url, asyncio.timeout(patient(20)):
         made = tracer(url, 700, timeout=0.3)
