@@ -1,6 +1,6 @@
 """What admission promises, through a real Envoy and Redis: no collapse above capacity, guarantees, long requests.
 
-    python -m benchmarks.admission_live [overload | tenants | long] [--seconds 300] [--gateways 1 4]
+    python -m benchmarks.admission_live [overload | tenants | long | narrow] [--seconds 300] [--gateways 1 4]
 
 Two emulated engines compute 1,000 prompt tokens a second each, a twentieth of what large models' do, so that requests
 are few and the machine's CPU is hardly used. Arrivals are Poisson; a twentieth of the prompts is 16 times as long.
@@ -273,12 +273,20 @@ def _rate(done: list[Done], name: str, third: float) -> float:
     return sum(_served(done, since, until).values()) / (until - since)
 
 
-def long(seconds: float, gateways: int) -> list[tuple[str, bool]]:
+def narrow(seconds: float, gateways: int) -> list[tuple[str, bool]]:
+    """As `long`, in a budget of four long requests, so that a gateway's even part has no room for one."""
+    most = 4 * (LONG + _OUTPUT)
+    return long(seconds, gateways, {"replica_tokens": most // _REPLICAS, "cap": most})
+
+
+def long(seconds: float, gateways: int, budget: dict[str, Any] | None = None) -> list[tuple[str, bool]]:
     """Long requests, more than their share has room for, among a flood of short ones of the same tenant."""
     flood = arrivals(4 * LIMIT, seconds, 1, "a", 0.0)
     some = arrivals(0.6 * _SPEED * _REPLICAS / LONG, seconds, 2, "a", 1.0)
     queue = {"wait": "10s", "long": 1000}
-    admission = {"queue": queue, "others": {"share": 1, "waiting": 1000}}
+    admission: dict[str, Any] = {"queue": queue, "others": {"share": 1, "waiting": 1000}}
+    if budget is not None:
+        admission["budget"] = budget
     done = play(chain(flood, some), gateways, admission)
     warm = [each for each in _warm(done, seconds) if each.sent.at < seconds]
     part = sum(each.used for each in warm if each.sent.tokens == LONG) / max(
@@ -297,4 +305,4 @@ def long(seconds: float, gateways: int) -> list[tuple[str, bool]]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(__doc__, {"overload": overload, "tenants": tenants, "long": long}))
+    sys.exit(run(__doc__, {"overload": overload, "tenants": tenants, "long": long, "narrow": narrow}))
