@@ -45,6 +45,7 @@ _WARM, _LONGEST = 0.2, 300.0
 #: Seconds between two looks at the gateways' memory, and what it may grow from the second fifth of a run to the last:
 #: as a share, and bytes that are noise.
 _LOOK, _GROWTH, _NOISE = 1.0, 0.03, 2e6
+_RECORDS = 100
 #: Statuses that admission answers with.
 REFUSED = ("status 429", "status 503")
 
@@ -109,9 +110,18 @@ def play(sent: Iterable[Sent], gateways: int, admission: dict[str, Any] | None) 
     return watched(sent, gateways, admission).done
 
 
+class FewRecords(Stack):
+    """A stack whose gateways keep few records of decisions, so that these are full long before memory is compared."""
+
+    def configuration(self, number: int) -> dict[str, Any]:
+        """As of any stack."""
+        made = super().configuration(number)
+        return made | {"admin": made["admin"] | {"decisions": _RECORDS}}
+
+
 def watched(sent: Iterable[Sent], gateways: int, admission: dict[str, Any] | None) -> Played:
     """The same, with the gateways' memory."""
-    with Stack(stack_of(gateways, admission)) as stack:
+    with FewRecords(stack_of(gateways, admission)) as stack:
         if admission is not None:
             time.sleep(2.5)  # loads are read each second: by then every gateway knows what the fleet bears
         pids = [child.pid for name, child in stack.children.items() if name.startswith("gateway")]

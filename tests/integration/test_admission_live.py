@@ -18,6 +18,7 @@ from tests.integration.patience import bar, patient
 
 pytestmark = pytest.mark.alone
 
+GATEWAYS = 4
 #: 6,000 tokens a minute are 100 a second; 500 at once.
 PER_MINUTE = 6000
 #: Clients that ask for far more: three a second are served of theirs, and each waits for two seconds at most.
@@ -36,7 +37,7 @@ BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_t
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Stack]:
-    settings = StackSettings(replicas=2, gateways=3, engine=[*QUICK], gateway={"admission": ADMISSION})
+    settings = StackSettings(replicas=2, gateways=GATEWAYS, engine=[*QUICK], gateway={"admission": ADMISSION})
     with Stack(settings) as running:
         until(lambda: not any(alone(running)), 10, "every gateway traded leases")
         yield running
@@ -60,7 +61,7 @@ def metric(stack: Stack, gateway: int, name: str) -> dict[str, float]:
 
 
 def alone(stack: Stack) -> list[bool]:
-    return [any(metric(stack, i, "kvsteer_admission_alone").values()) for i in range(3)]
+    return [any(metric(stack, i, "kvsteer_admission_alone").values()) for i in range(GATEWAYS)]
 
 
 async def flood(
@@ -94,8 +95,8 @@ async def flood(
 async def test_a_rate_holds_over_all_gateways_and_the_rest_is_told_when_to_come_back(fleet: Stack) -> None:
     answers, tokens, took = await flood(fleet, 8.0, {"authorization": f"Bearer {KEY}"}, RATED)
     assert set(answers) == {200, 429}
-    # 100 a second and the 500 that may be had at once, half of which three gateways keep; within a request each.
-    assert 0.6 * 800 < tokens <= 1.02 * (100 * took + 500) + 3 * 35
+    # 100 a second and the 500 that may be had at once, half of which the gateways keep; within a request each.
+    assert 0.6 * 800 < tokens <= 1.02 * (100 * took + 500) + GATEWAYS * 35
 
 
 async def test_a_tenant_that_a_client_claims_to_be_has_no_effect(fleet: Stack) -> None:
@@ -109,7 +110,7 @@ async def test_a_tenant_that_a_client_claims_to_be_has_no_effect(fleet: Stack) -
         assert set(answers) == {200}
     told = Counter(
         record["admission"]["tenant"]
-        for i in range(3)
+        for i in range(GATEWAYS)
         for record in fleet.admin("/decisions?last=20", i)["decisions"]
     )
     assert told["others"] > 0
@@ -117,7 +118,7 @@ async def test_a_tenant_that_a_client_claims_to_be_has_no_effect(fleet: Stack) -
 
 async def test_a_key_is_nowhere_to_be_seen(fleet: Stack) -> None:
     await flood(fleet, 0.3, {"authorization": f"Bearer {KEY}"})
-    for i in range(3):
+    for i in range(GATEWAYS):
         assert KEY not in exposition(fleet, i)
         assert KEY not in str(fleet.admin("/decisions?last=1000", i))
 
@@ -131,7 +132,7 @@ async def test_without_redis_the_caps_hold_and_leases_are_back_within_5_seconds(
     finally:
         redis.signal(signal.SIGCONT)
     assert set(answers) <= {200, 429}
-    assert tokens <= 1.1 * (100 * took + 500) + 3 * 35
+    assert tokens <= 1.1 * (100 * took + 500) + GATEWAYS * 35
     began = time.monotonic()
     await until_async(_async(lambda: not any(alone(fleet))), 5, "every gateway trades again")
     assert time.monotonic() - began < bar(5)
@@ -154,7 +155,7 @@ async def test_redis_killed_and_started_empty_under_load_costs_no_client_anythin
     assert set(answers) == {200, 429}
     assert set(free) == {200}
     # All the time at 100 a second, and the 500 that may be had at once: no second budget by any restart.
-    assert 0.5 * 900 < tokens <= 1.1 * (100 * took + 500) + 3 * 35
+    assert 0.5 * 900 < tokens <= 1.1 * (100 * took + 500) + GATEWAYS * 35
 
 
 def _async(condition: Any) -> Any:
