@@ -68,7 +68,7 @@ def test_a_request_that_needs_more_than_its_gateway_gets_has_it_beside_what_is_i
 
 
 def test_a_small_request_gets_no_more_than_its_gateways_even_part() -> None:
-    # 6 is less than an eighth of 50: ends of what runs make room for it soon enough.
+    # 6 is less than a fifth of 50: ends of what runs make room for it soon enough.
     assert among_gateways(100, [Row(48, 200, need=6, since=5), Row(48, 200, need=6, since=1)]) == [50, 50]
 
 

@@ -16,7 +16,7 @@ from extproc.core.admission.tenants import Tenant
 _TRADES: Final = 0.2
 _ABOUT: Final = 0.125
 #: Share of a gateway's part from which a request is large: ends of what is in flight make room for it one by one.
-_LARGE: Final = 0.125
+_LARGE: Final = 0.2
 #: Share of what nobody wants that gateways get all the same; the rest is there for who asks next.
 _LENT: Final = 0.5
 
