@@ -71,7 +71,7 @@ def _remarks(row: dict[str, Any]) -> list[str]:
     why, share = row["excluded"], row.get("share", 1)
     if why == row["state"]:
         why = row.get("state_cause")  # who took it out, as the state says the rest
-    return [*([why] if why else []), *([f"share {share:.0%}"] if share < 1 else [])]
+    return [*([why] if why else []), *([f"share {share:.0%}"] if 0 < share < 1 else [])]
 
 
 def _named(row: dict[str, Any], *remarks: str) -> tuple[str, str, str]:

@@ -67,6 +67,8 @@ def _connection_manager(settings: GatewaySettings) -> Tree:
         stat_prefix="llm",
         # This Envoy is the edge: clients' x-envoy-* (timeouts, retries) are dropped, request ids made here.
         use_remote_address=True,
+        # By its id the decision on a request is found (/decisions, the live page), so clients are told it.
+        always_set_request_id_in_response=True,
         # Covers the wait for the gateway, for the first token, and between two tokens.
         stream_idle_timeout=seconds(_idle_timeout(settings)),
         request_headers_timeout="30s",
