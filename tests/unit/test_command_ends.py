@@ -236,6 +236,7 @@ def test_faults_are_json_for_a_script(folder: Path) -> None:
         "config": "good.yaml",
         "good": True,
         "faults": [],
+        "warnings": [],
         "pools": [{"pool": "default", "replicas": 1}],
     }
 
