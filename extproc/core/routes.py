@@ -134,7 +134,8 @@ class Table:
 
 
 def faults(routes: Sequence[Route]) -> list[str]:
-    """What is wrong with the table, a sentence each that says how to mend it: overlaps, holes, weights.
+    """What is wrong with the table, a sentence each that says how to mend it: overlaps, holes, weights, and versions
+    that take other lengths than the others of their model.
 
     Nobody needs to take every kind: a model that only embeds is no fault.
     """
@@ -144,7 +145,8 @@ def faults(routes: Sequence[Route]) -> list[str]:
         for kind in KINDS:
             row = bands(routes, model, kind)
             if any(band.takers for band in row):
-                found += [said for band in row if (said := _fault(model, kind, band, row))]
+                said = [_fault(model, kind, band, row) for band in row]
+                found += [each for each in (*said, _parted(model, kind, row)) if each]
         found += _two_weights(model, routes)
     return list(dict.fromkeys(found))
 
@@ -190,9 +192,36 @@ def _overlap(model: str, kind: str, band: Band, one: Route, other: Route) -> str
             "or prompt_tokens"
         )
     return (
-        f"{one.pool!r} and {other.pool!r} both take {_what(model)}, {kind}, {_prompts(band)}; move a bound of "
-        "prompt_tokens, or give each a version of its own"
+        f"{one.pool!r} and {other.pool!r} both take {_what(model)}, {kind}, {_prompts(band)}"
+        f"{_apart(kind, one, other)}"
     )
+
+
+def _apart(kind: str, one: Route, other: Route) -> str:
+    """How two pools that take the same are told apart."""
+    if one.version and one.version == other.version:
+        return f", as version {one.version!r}; give one of them another version, or put the replicas into one pool"
+    bare = next((it.pool for it in (one, other) if not it.version), "")
+    if one.version or other.version:
+        return f"; give {bare!r} a version of its own too, or remove that of the other and move a bound"
+    if one.kinds != other.kinds:
+        return f"; take {kind} out of the kinds of one, or give each a version of its own"
+    return "; move a bound of prompt_tokens, or give each a version of its own"
+
+
+def _parted(model: str, kind: str, row: list[Band]) -> str:
+    """Of versions that don't all take the same lengths: a conversation that grows would change its version."""
+    versioned = [band for band in row if band.takers and all(it.version for it in band.takers)]
+    told = [(band, {it.version for it in band.takers}) for band in versioned]
+    every: set[str] = set().union(*(versions for _, versions in told))
+    for band, versions in told:
+        if lacking := sorted(every - versions):
+            return (
+                f"version {lacking[0]!r} of {_what(model)}, {kind}, takes no {_prompts(band)}, but "
+                f"{band.takers[0].pool!r} does, so conversations that grow would change their version; give both "
+                "the same prompt_tokens, add a pool of that version for them, or leave out version where only one is"
+            )
+    return ""
 
 
 def _hole(model: str, kind: str, band: Band, row: list[Band]) -> str:

@@ -85,7 +85,23 @@ def test_pools_that_take_every_model_fill_what_a_listed_model_leaves_open() -> N
         ),
         (
             [route("a", "m", version="v1"), route("b", "m", version="v1")],
-            "'a' and 'b' both take 'm', generate, prompts of any length; move a bound of prompt_tokens, or give each",
+            "'a' and 'b' both take 'm', generate, prompts of any length, as version 'v1'; give one of them another",
+        ),
+        (
+            [route("a", "m", version="v1"), route("b", "m")],
+            "'a' and 'b' both take 'm', generate, prompts of any length; give 'b' a version of its own too",
+        ),
+        (
+            [route("a", "m", kinds=["embed"]), route("b", "m", kinds=["embed", "generate"])],
+            "'a' and 'b' both take 'm', embed, prompts of any length; take embed out of the kinds of one",
+        ),
+        (
+            [route("a", "m", version="v1", below=5), route("b", "m", version="v1", least=9)],
+            "nobody takes 'm', generate, prompts of 5 to 8 tokens",
+        ),
+        (
+            [route("a", "m", version="v1", below=1000), route("b", "m", version="v2")],
+            "version 'v1' of 'm', generate, takes no prompts of 1000 tokens and more, but 'b' does, so conversations",
         ),
         (
             [route("a", "m", version="v1", weight=0), route("b", "m", version="v2", weight=0)],
@@ -104,6 +120,12 @@ def test_what_is_wrong_with_a_table_is_said_with_a_remedy(table: list[Route], sa
         [route("a", "m", version="v1"), route("b", "m", version="v2")],
         [route("a", "m", kinds=["generate"]), route("b", "m", kinds=["embed"])],
         [route("a", "m", below=10), route("b", "m", least=10)],
+        [  # versions of the short alone
+            route("a", "m", version="v1", below=10),
+            route("b", "m", version="v2", below=10),
+            route("c", "m", least=10),
+        ],
+        [route("a", "m", "n", version="v1"), route("b", "n", version="v2")],
     ],
 )
 def test_a_sound_table_has_no_faults(table: list[Route]) -> None:
