@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _MINUTE: Final = 60.0
 #: Seconds within which an adapter that was in flight counts as asked for.
 _LATELY: Final = 2.0
+#: Seconds for which an adapter that nobody served is loaded for those who ask again, if none may wait.
+_ASKED: Final = 5.0
 #: Share of a minute's loads that second copies may take.
 _FOR_COPIES: Final = 0.5
 #: For a second copy nothing goes that is missed more than this: what was used within `keep` and is nowhere else.
@@ -101,6 +103,8 @@ class Loading:
         self.on_wanted: Callable[[], None] = lambda: None
         self.calls: Counter[tuple[str, str]] = Counter()
         self._adapters = adapters
+        self._leads_since = -inf
+        self._asked: dict[str, float] = {}  # what nobody served: when it was last asked for
         self._begun: deque[float] = deque()
         self._under_way: dict[int, Step] = {}  # by the replica's slot
         self._rests: dict[str | int, _Rest] = {}  # of adapters and of slots
@@ -112,10 +116,15 @@ class Loading:
         is_ours = name in self.rules.paths
         if not is_ours or self.serves(name, replicas, now) or self.is_hopeless(name, replicas, now):
             return False
+        self._asked[name] = now
         held = self.waits.hold(waiter, key, name, now)
-        if held:
-            self.on_wanted()
+        self.on_wanted()
         return held
+
+    def missed(self, now: float) -> list[str]:
+        """Adapters that requests of this gateway wait for, or could not wait for a moment ago."""
+        self._asked = {name: at for name, at in self._asked.items() if now - at < _ASKED}
+        return list(dict.fromkeys([*self.waits.names(), *self._asked]))
 
     def ended(self, key: int, now: float) -> None:
         """A request is over, or its client did not wait. Unknown keys are ignored."""
@@ -158,6 +167,14 @@ class Loading:
             return None
         copies = (self._place(name, ready, now, copy=True) for name in self._crowded(replicas, now))
         return next((step for step in copies if step is not None), None)
+
+    def leads(self, replicas: Sequence[Replica], now: float) -> None:
+        """This gateway loads from now on: each replica is asked what it lists before it is given anything.
+
+        What who loaded before did last may not be known here.
+        """
+        self._leads_since = now
+        self._adapters.doubted.update(replica.slot for replica in replicas)
 
     def began(self, step: Step, now: float) -> None:
         """It is being done: what goes gets no more requests."""
@@ -233,11 +250,12 @@ class Loading:
             and not self._rests_now(replica.slot, now)
             and _may_serve(replica, now)
             and self._adapters.listing(replica) is not None
+            and self._adapters.listed_since(replica, self._leads_since)
         )
 
     def _missing(self, replicas: Sequence[Replica], now: float) -> list[str]:
         """Adapters that requests wait for, and nobody serves."""
-        asked = [*self.waits.names(), *(name for names in self.wanted.values() for name in names)]
+        asked = [*self.missed(now), *(name for names in self.wanted.values() for name in names)]
         return [
             name
             for name in dict.fromkeys(asked)
@@ -288,7 +306,7 @@ class Loading:
         """
         if replica.sample is None or len(listed) > self.rules.most:
             return "", 0.0  # never heard; or more than the bound is there, and one that goes makes no room
-        wanted = {*self.waits.names(), *(name for names in self.wanted.values() for name in names)}
+        wanted = {*self.missed(now), *(name for names in self.wanted.values() for name in names)}
         computed, before, oldest, found = _computed(replica), now - self.rules.idle, inf, ""
         for one in sorted(listed & self.rules.paths.keys()):
             last = max(self.use.last(replica, one, now), self._since)

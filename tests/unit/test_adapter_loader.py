@@ -103,6 +103,18 @@ async def test_who_does_not_lead_loads_nothing() -> None:
     assert world.engine.asked == []
 
 
+async def test_who_comes_to_load_asks_what_is_listed_before() -> None:
+    world = World(notice=0.01)
+    world.adapters.listed(world.replica, {}, asked=99.0)
+    world.wants("a")
+    await world.look()
+    assert world.engine.asked == [], "the one before may have loaded something since"
+    assert world.adapters.doubted == {world.replica.slot}
+    world.adapters.listed(world.replica, {}, asked=100.0)
+    await world.look()
+    assert world.engine.asked == [("load", "a")]
+
+
 async def test_what_was_loaded_already_is_as_good_as_loaded() -> None:
     world = World()
     world.adapters.listed(world.replica, {})

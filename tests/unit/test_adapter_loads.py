@@ -139,6 +139,16 @@ def test_an_adapter_that_somebody_serves_is_not_waited_for():
     assert fleet.decide("a", 1.0).replica is fleet.replicas[0]
 
 
+def test_where_nobody_may_wait_it_is_loaded_for_those_who_ask_again():
+    fleet = Fleet(wait=0.0)
+    fleet.lists("", "", "")
+    prompt = Prompt(dialect="openai_chat", kind="generate", model="a")
+    assert not fleet.adapters.keeps(Client(), 1, prompt, fleet.replicas, 1.0)
+    assert fleet.decide("a", 1.0).replica is None
+    assert fleet.plan(5.9) == (0, "a", "")
+    assert fleet.plan(6.0) is None, "five seconds later nobody asked again"
+
+
 def test_what_has_no_path_is_neither_waited_for_nor_loaded():
     fleet = Fleet()
     fleet.lists("", "", "")
