@@ -19,6 +19,8 @@ Loc = tuple[int | str, ...]
 _QUOTED = 60
 #: A key as settings have it, or a name such as `org/model-7.1`.
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
+#: What pydantic puts behind a key that is no text itself.
+_KEY = "[key]"
 #: Most groups that are named as the place of a setting that stands in the wrong one.
 _MOST_PLACES = 2
 
@@ -36,7 +38,7 @@ def place_of(fault: ErrorDetails) -> Loc:
 
 def path_of(loc: Loc) -> str:
     """A setting's path as messages and the documentation write it: `pools[0].metrics.token_file`."""
-    return "".join(map(_step, loc)).removeprefix(".") or "the file"
+    return "".join(_step(part) for part in loc if part != _KEY).removeprefix(".") or "the file"
 
 
 def _step(part: int | str) -> str:

@@ -146,3 +146,7 @@ def test_a_header_in_which_the_gateway_says_something_else_names_no_replica(head
     assert (
         f"pools[0].prefill.header: '{header}' is {header}, in which the gateway says something else" in said
     )
+
+
+def test_a_name_that_is_a_number_is_told_by_its_key() -> None:
+    assert refused(pools(ONE, more="aliases:\n  4: m")) == "x:4: aliases[4]: 4 is no text; put it in quotes"
