@@ -33,6 +33,8 @@ def _of_costs(pool: PoolSettings) -> Iterator[tuple[Loc, str]]:
     unweighed += f" or {WEIGHING[-1]}, or remove it"
     if pool.factor.metric and policy not in WEIGHING:
         yield ("factor",), unweighed
+    if pool.factor.metric and pool.factor.low == pool.factor.high:
+        yield ("factor",), "is always 1, as low and high are; lower low, raise high, or remove it"
     if pool.factor.metric and not pool.metrics.enabled:
         yield (
             ("factor", "metric"),

@@ -54,6 +54,13 @@ def test_a_factor_where_no_metrics_are_read() -> None:
     assert told.keys() == {"pools[0].factor.metric"}
 
 
+def test_a_factor_that_is_always_one() -> None:
+    told = said(f"engine: vllm, factor: {{metric: x, low: 1, high: 1}}, {ONE}")
+    assert told == {
+        "pools[0].factor": "is always 1, as low and high are; lower low, raise high, or remove it"
+    }
+
+
 V1 = "name: a, models: [x], version: v1, mirror: {pool: b, share: 0.5}"
 V2 = f"name: b, models: [x], version: v2, weight: 0, {OTHER}"
 
