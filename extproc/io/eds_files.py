@@ -71,11 +71,16 @@ class EdsFiles:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for pool, addresses in self._lists():
-                if self._written.get(pool.name) != addresses:
-                    text = eds_text(pool.name, addresses)
-                    await asyncio.to_thread(write_eds, self._folder, pool.name, text)
-                    self._written[pool.name] = addresses
+            while (todo := self._next()) is not None:
+                pool, addresses = todo
+                text = eds_text(pool, addresses)
+                await asyncio.to_thread(write_eds, self._folder, pool, text)
+                self._written[pool] = addresses
+
+    def _next(self) -> tuple[str, list[str]] | None:
+        """A pool whose file is not up to date, and what it is to list. Asked after each write, as lists change."""
+        lists = ((pool.name, addresses) for pool, addresses in self._lists())
+        return next((it for it in lists if self._written.get(it[0]) != it[1]), None)
 
     def _lists(self) -> list[tuple[Pool, list[str]]]:
         return [(pool, listed(pool)) for pool in self._pools if pool.name in self._known]

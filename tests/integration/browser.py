@@ -120,7 +120,8 @@ class Browser:
         async with asyncio.timeout(LONGEST):
             said = await future
         assert "error" not in said, said
-        return said["result"]
+        result: dict[str, Any] = said["result"]
+        return result
 
     async def go(self, url: str) -> None:
         """Load a page."""

@@ -1,13 +1,16 @@
 """Envoy's EDS files follow who may get a new request."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 
 from extproc.core.handover import Handover, HandoverRules
 from extproc.core.pool import Pool
+from extproc.envoyconfig import write_eds
 from extproc.io.eds_files import EdsFiles, listed
 from extproc.io.tasks import Supervisor
 
@@ -105,6 +108,39 @@ async def test_a_drain_and_its_end_reach_the_file(tmp_path: Path) -> None:
         files.look()
         await _until(lambda: ports(tmp_path) == [A, B])
     finally:
+        await tasks.close()
+
+
+async def test_what_changes_while_a_file_is_written_reaches_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pool(A, B)
+    files, tasks = EdsFiles(str(tmp_path), [made], {"p"}), Supervisor()
+    files.write()
+    begun, goes_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def slow(folder: str, name: str, text: str) -> None:
+        begun.set()
+        assert goes_on.wait(30), "nobody let it go on"
+        write_eds(folder, name, text)
+        done.append(name)
+
+    monkeypatch.setattr("extproc.io.eds_files.write_eds", slow)
+    files.start(tasks)
+    try:
+        drained(made, B)
+        files.look()
+        await _until(begun.is_set)
+        replica = made.get(B)
+        assert replica is not None
+        replica.undrain("operator", 2.0)
+        files.look()  # what was written last lists both, as what is to be
+        goes_on.set()
+        await _until(lambda: len(done) == 2)
+        assert ports(tmp_path) == [A, B]
+    finally:
+        goes_on.set()
         await tasks.close()
 
 
