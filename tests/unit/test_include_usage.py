@@ -100,14 +100,28 @@ def test_the_same_name_deeper_or_within_a_text_is_left_alone() -> None:
     assert len(made) == len(body) + len(b'"include_usage":true')
 
 
-def test_a_name_that_is_written_in_escapes_is_not_found_and_nothing_is_done() -> None:
+def test_a_name_that_is_written_in_escapes_is_found() -> None:
     body = b'{"stream":true,"stream\\u005foptions":{},"messages":[{"role":"user","content":"hi"}]}'
-    assert added(body) is None
-    assert added_as_told(body) == body.replace(b":{}", b':{"include_usage":true}')
+    assert added(body) == added_as_told(body) == body.replace(b":{}", b':{"include_usage":true}')
 
 
-def test_options_of_more_than_sixteen_kibibytes_in_a_large_body_are_left_alone() -> None:
+def test_options_are_found_among_any_number_of_the_same_name_deeper() -> None:
+    deeper = b'"user":[' + b",".join([b'{"stream_options":{}}'] * 9) + b"]"
+    body = (
+        b'{"stream":true,"stream_options":null,' + deeper + b',"messages":[{"role":"user","content":"hi"}]}'
+    )
+    assert added(body) == added_as_told(body) == body.replace(b"null", b'{"include_usage":true}')
+
+
+def test_half_of_a_surrogate_pair_is_no_hindrance_but_in_the_options() -> None:
+    body = b'{"stream":true,"messages":[{"role":"user","content":"\\ud800"}]}'
+    assert added(body) == added_as_told(body) == b"{" + ADDED + body[1:]
+    assert added(body.replace(b'"stream":', b'"stream_options":{"x":"\\ud800"},"stream":')) is None
+
+
+def test_options_of_more_than_sixteen_kibibytes_are_left_alone() -> None:
     body = json.dumps({"stream": True, **chat(), "stream_options": {"x": "y" * 20_000}}).encode()
+    assert added(body) is None
     assert added_as_told(body) is None
 
 
