@@ -11,8 +11,10 @@ from prometheus_client import CollectorRegistry
 from extproc.addresses import parse_address
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
+from extproc.io.asked import unknown
 from extproc.io.beliefs import cache_of
 from extproc.io.exposition import exposed
+from extproc.io.http_log import quiet_logger
 from extproc.io.records import Records
 
 #: Records one answer holds unless asked for more.
@@ -93,7 +95,9 @@ class Admin:
             ]
         )
         app.router.add_route("*", "/{path:.*}", _Elsewhere(app.router).answer)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=1.0, logger=quiet_logger()
+        )
         await self._runner.setup()
         host, port = parse_address(self._address)
         site = web.TCPSite(self._runner, host, port)
@@ -143,6 +147,9 @@ class Admin:
         return _json(self._explain(await request.read(), path))
 
     async def _decisions(self, request: web.Request) -> web.Response:
+        strange = unknown(request.query, ("last",))
+        if strange:
+            return _json({"error": strange}, status=400)
         asked = request.query.get("last", str(_DEFAULT_RECORDS))
         if not (asked.isascii() and asked.isdigit() and len(asked) <= 6):
             return _json({"error": "last must be a whole number, as in /decisions?last=20"}, status=400)

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from yarl import URL
 
 from extproc.demo.drive import drive
 from extproc.demo.stack import Stack, StackSettings
@@ -273,6 +276,16 @@ async def test_nothing_is_ordered_without_the_token(world: World) -> None:
     world.browser.errors.clear()
 
 
+async def test_a_token_that_no_header_can_carry_is_told_to_be_none(world: World) -> None:
+    await world.view("settings")
+    await world.browser.run(
+        "[...document.querySelectorAll('#settings button')].find((b) => b.textContent === 'Lock again').click()"
+    )
+    await world.browser.until("!document.querySelector('#settings form').hidden")
+    await unlock(world, "\u0436\u0435\u0442\u043e\u043d")
+    await world.shows("#settings [role=alert]", "This can't be the token")
+
+
 async def test_a_drain_is_clicked_and_takes_effect(world: World) -> None:
     await unlocked(world)
     await world.view("fleet")
@@ -352,11 +365,16 @@ async def test_a_policy_is_changed_and_put_back(world: World) -> None:
     assert (policy["policy"]["name"], policy["version"]) == ("least_request", 2)
     assert policy["shadow"]["name"] == "round_robin"
     await world.picture("changed")
+    await world.browser.run(  # typed, while the table is about to be drawn anew
+        "(() => { const box = document.querySelector('#settings input[name=why]'); box.focus(); box.value = 'half a';"
+        " box.dispatchEvent(new Event('input', {bubbles: true})); box.setSelectionRange(2, 2); })()"
+    )
     await world.browser.run("document.querySelector('#settings [aria-label=\"Put back version 1\"]').click()")
     await world.shows("#settings .card dd", "charged_cost")
     await world.shows("#settings table", "version 1 again")
     policy = (await world.admin("/policies"))["policies"][0]
     assert (policy["policy"]["name"], policy["version"]) == ("charged_cost", 3)
+    assert await world.browser.run("document.querySelector('#settings input[name=why]').value") == "half a"
     await world.shows("#settings", "would have done")
     await world.picture("settings")
 
@@ -439,6 +457,56 @@ async def test_every_view_fits_a_phone(world: World) -> None:
         await world.browser.run("document.getElementById('opened').close()")
     finally:
         await world.browser.size(1360, 860)
+
+
+@asynccontextmanager
+async def prefixed(origin: str, prefix: str) -> AsyncIterator[str]:
+    """A proxy that has the page under a path of its own; its URL."""
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+
+        async def passed_on(request: web.Request) -> web.StreamResponse:
+            path, headers = request.path_qs.removeprefix(prefix), {**request.headers}
+            async with session.request(
+                request.method, URL(origin + path, encoded=True), headers=headers
+            ) as answer:
+                whole = web.StreamResponse(status=answer.status)
+                for name in ("content-type", "content-security-policy"):
+                    if name in answer.headers:
+                        whole.headers[name] = answer.headers[name]
+                await whole.prepare(request)
+                with suppress(ConnectionError):
+                    async for piece in answer.content.iter_any():
+                        await whole.write(piece)
+                return whole
+
+        app = web.Application()
+        app.router.add_route("*", prefix + "/{path:.*}", passed_on)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{prefix}/"
+        await runner.cleanup()
+
+
+async def test_the_page_works_behind_a_path_prefix(world: World) -> None:
+    async with prefixed(world.origin, "/kv") as url:
+        await world.browser.go(url)
+        try:
+            await world.browser.until("document.querySelectorAll('#fleet tbody tr').length === 3")
+            await unlocked(world)  # an order, as far as hosts and tokens go
+            await world.shows("#settings", "Policy of pool")
+            await world.view("gateways")
+            await world.shows("#gateways", "Journal's delay")
+            await world.view("decisions")
+            await world.browser.until("document.querySelectorAll('#decisions tbody tr').length > 10")
+            await world.browser.run("document.querySelector('#decisions tbody button').click()")
+            await world.browser.until("document.getElementById('opened').open")
+        finally:
+            await world.browser.go(f"{world.origin}/")
+        await world.browser.until(f"location.origin === {json.dumps(world.origin)}")
+        await world.browser.until("document.querySelectorAll('#fleet tbody tr').length === 3")
+    asked, world.browser.asked[:] = [*world.browser.asked], []
+    assert [each for each in asked if not each.startswith((url, world.origin, "about:", "data:"))] == []
 
 
 def axe() -> Path | None:

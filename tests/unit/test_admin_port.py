@@ -1,8 +1,10 @@
 """The admin port's word on paths there are not, and what commands say of whoever answers in its place."""
 
+import asyncio
 import json
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import StreamRequestHandler, ThreadingTCPServer
@@ -19,13 +21,18 @@ from extproc.io.admin import Admin
 from extproc.io.records import Records
 
 
+def bare(snapshot: Callable[[], dict[str, Any]] = dict) -> Admin:
+    """An admin port without pools."""
+    return Admin(
+        "127.0.0.1:0", pools=[], removed=list, records=Records(1), registry=CollectorRegistry(),
+        readiness=lambda: "", shared=lambda: "off", policies=list, snapshot=snapshot,
+        explain=lambda _body, _path: {}, max_body=100, clock=lambda: 0.0,
+    )  # fmt: skip
+
+
 async def asked(*questions: tuple[str, str]) -> list[tuple[int, str | None, Any]]:
     """Status, Allow and JSON that an admin port without pools answers to each."""
-    port = Admin(
-        "127.0.0.1:0", pools=[], removed=list, records=Records(1), registry=CollectorRegistry(),
-        readiness=lambda: "", shared=lambda: "off", policies=list, snapshot=dict, explain=lambda _body, _path: {},
-        max_body=100, clock=lambda: 0.0,
-    )  # fmt: skip
+    port = bare()
     await port.start()
     found = []
     try:
@@ -52,6 +59,50 @@ async def test_a_wrong_method_is_answered_with_the_right_one() -> None:
     post, get = await asked(("POST", "/healthz"), ("GET", "/explain"))
     assert (post[0], post[1], post[2]["error"]) == (405, "GET", "/healthz takes GET")
     assert (get[0], get[1], get[2]["error"]) == (405, "POST", "/explain takes POST")
+
+
+async def test_a_parameter_there_is_not_is_refused() -> None:
+    wrong, right, none = await asked(
+        ("GET", "/decisions?lats=3"), ("GET", "/decisions?last=3"), ("GET", "/decisions")
+    )
+    assert (wrong[0], wrong[2]["error"]) == (400, "there is no parameter 'lats' here; there are: last")
+    assert (right[0], none[0]) == (200, 200)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+async def test_a_url_that_is_too_long_is_answered_and_leaves_no_traceback(
+    level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(level)
+    port = bare()
+    await port.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+        writer.write(b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 9000))
+        async with asyncio.timeout(60):
+            assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await port.stop()
+    ours = [record for record in caplog.records if record.name == "kvsteer.admin.http"]
+    assert not any(record.exc_info for record in caplog.records)
+    wanted = ["a request that is no HTTP was refused: LineTooLong"] if level == logging.DEBUG else []
+    assert [record.getMessage() for record in ours] == wanted
+
+
+async def test_a_fault_of_the_gateway_itself_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
+    port = bare(snapshot=lambda: {}["no such"])
+    await port.start()
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port.port}/snapshot") as answer,
+        ):
+            assert answer.status == 500
+    finally:
+        await port.stop()
+    assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
 @contextmanager

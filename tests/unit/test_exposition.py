@@ -51,6 +51,11 @@ def shown(buckets: Buckets) -> CollectorRegistry:
         (["application/openmetrics-text;q=0"], False),
         (["application/openmetrics-text; q=0.000, */*"], False),
         (["application/openmetrics-text;q=0.1"], True),
+        (["application/openmetrics-text;q=0.1, text/plain;q=0.9"], False),  # text is liked better
+        (["application/openmetrics-text;q=0.1", "*/*;q=0.9"], False),
+        (["application/openmetrics-text;q=0.1, */*;q=0.9, text/plain;q=0.1"], True),  # text by its own name
+        (["application/openmetrics-text;q=0.5, text/plain;q=0.5"], True),
+        (["application/openmetrics-text;q=nan"], False),
         ([",;,q="], False),
     ],
 )

@@ -31,6 +31,7 @@ from extproc.io.page.key import OrderKey
 from extproc.io.page.orders import FilePolicies
 from extproc.io.page.page import Page
 from extproc.io.page.policy_desk import _numbers
+from extproc.io.page.reader import Reader
 from extproc.io.page.sample import A_SECOND, SIZE, Sample
 from extproc.io.records import Kept, Records
 from tests.unit.test_records import World
@@ -97,11 +98,25 @@ async def test_the_page_and_its_files_come_with_a_strict_policy() -> None:
 def test_nothing_of_the_page_is_inline_of_elsewhere_or_put_in_as_markup() -> None:
     bodies = {name: body.decode() for name, body in Files()._bodies.items()}
     page = bodies["index.html"]
-    assert set(re.findall(r'(?:src|href)="([^"#]*)"', page)) <= {f"/page/{name}" for name in bodies}
+    assert set(re.findall(r'(?:src|href)="([^"#]*)"', page)) <= {f"page/{name}" for name in bodies}
     assert not re.search(r"<script>|<style| style=| on\w+=", page)
     for name, text in bodies.items():
         assert "//" not in re.sub(r"^\s*//.*$|http://www\.w3\.org/2000/svg", "", text, flags=re.M), name
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text), name
+
+
+def test_no_file_of_the_page_has_a_path_from_the_root() -> None:
+    for name, body in Files()._bodies.items():
+        text = body.decode()
+        assert not re.search(r"""(?:src|href)=["']?/""", text), name
+        assert not re.search(r"""["'`(]/(?:page|policies|replicas|decisions|state|versions)\b""", text), name
+        assert not re.search(
+            r"""(?:fetch|get|order|ordered|EventSource|import)\(["'`]/|url\(["']?/""", text
+        ), name
+
+
+def test_the_page_tells_the_number_of_pages_that_there_is() -> None:
+    assert f"const PAGES = {events.PAGES}," in Files()._bodies["app.js"].decode()
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------
@@ -287,8 +302,116 @@ async def test_so_many_pages_are_open_and_no_more(monkeypatch: pytest.MonkeyPatc
         assert len(live.page.events) <= 1
 
 
+async def test_who_asks_for_the_head_of_the_stream_gets_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAGES", 1)
+    live = Live()
+    async with live.served() as session:
+        async with session.head("/page/events") as answer:
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")
+            assert await answer.read() == b""
+        async with session.get("/page/events") as first:
+            await message(first)
+            async with session.head("/page/events") as answer:
+                assert answer.status == 503  # as the stream would be
+
+
+async def test_the_page_that_was_open_longest_gives_way_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAGES", 2)
+    monkeypatch.setattr(events, "_STAY", 0.0)
+    live = Live()
+    async with live.served() as session, session.get("/page/events") as first:
+        await message(first)
+        async with session.get("/page/events") as second:
+            await message(second)
+            async with session.head("/page/events") as answer:
+                assert answer.status == 200
+            assert len(live.page.events) == 2  # who only asks takes nobody's place
+            async with session.get("/page/events") as third:
+                assert third.status == 200
+                await message(third)
+                assert (await first.content.read()).endswith(b"event: way\ndata: {}\n\n")
+                await live.page.tick()
+                assert await message(second)
+                assert len(live.page.events) == 2
+
+
+class Pipe:
+    """A transport in which so many bytes wait."""
+
+    def __init__(self) -> None:
+        self.waits, self.is_aborted = 0, False
+
+    def get_write_buffer_size(self) -> int:
+        return self.waits
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_a_page_stalls_while_bytes_wait_and_none_are_taken() -> None:
+    pipe: Any = Pipe()
+    page = Reader(pipe, 100.0)
+    page.sent(1000)
+    assert page.stalled(105.0) == 0  # nothing waits: its system took all
+    page.sent(1000)
+    pipe.waits = 1000
+    assert page.stalled(106.0) == 1  # since it was last seen to take anything
+    page.sent(500)
+    pipe.waits = 1500
+    assert page.stalled(110.0) == 5
+    pipe.waits = 1400  # slow, but it takes some
+    assert page.stalled(111.0) == 0
+    pipe.waits = 0
+    assert page.stalled(120.0) == 0
+
+
+async def test_of_full_places_that_of_a_page_that_takes_nothing_is_given_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "PAGES", 2)
+    live, stuck, good = Live(), Pipe(), Pipe()
+    pages: list[Any] = [Reader(pipe, clock.monotonic() - age) for pipe, age in ((good, 9.0), (stuck, 5.0))]  # type: ignore[arg-type]
+    stuck.waits = 100
+    live.page.events._pages.update(dict.fromkeys(pages))
+    async with live.served() as session, session.get("/page/events") as answer:
+        assert answer.status == 200
+        await message(answer)
+        assert (stuck.is_aborted, good.is_aborted) == (True, False)
+        assert pages[1] not in live.page.events._pages
+
+
+async def test_a_page_that_does_not_read_a_small_fleets_news_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "_DEADLINE", 0.2)
+
+    async def little() -> dict[str, bytes]:
+        return {"news": b"x" * 8000}
+
+    stream = events.Events(little, little)
+    app = web.Application()
+    app.add_routes([web.get("/page/events", stream.answer)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=60.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    told = 0
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(runner.addresses[0][:2])
+        deaf.sendall(b"GET /page/events HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(60):
+            while not stream:
+                await asyncio.sleep(0.01)
+            while stream:
+                await stream.turn()
+                told += 1
+                await asyncio.sleep(0.01)
+    await runner.cleanup()
+    assert told < 150, "the system kept more than a megabyte for it"
+
+
 async def test_a_page_that_reads_slowly_misses_messages_and_gets_the_newest_of_each_kind() -> None:
-    page = events._Reader()
+    page = Reader()
     page.give({"news": b"1", "fleet": b"a"})
     assert await page.next() == b"1"
     page.give({"news": b"2"})
@@ -342,6 +465,13 @@ async def test_a_decision_that_is_not_kept_is_a_404_that_says_so() -> None:
                 assert answer.status == status
         async with session.get("/page/decisions", params={"reason": "none such"}) as answer:
             assert await answer.json() == {"count": 1, "decisions": []}
+
+
+async def test_a_parameter_of_the_table_that_there_is_not_is_refused_with_those_there_are() -> None:
+    async with Live().served() as session, session.get("/page/decisions?last=x") as answer:
+        assert answer.status == 400
+        said = (await answer.json())["error"]
+        assert said == "there is no parameter 'last' here; there are: pool, replica, reason, text"
 
 
 # -- orders ------------------------------------------------------------------------------------------------

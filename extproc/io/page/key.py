@@ -18,7 +18,14 @@ from extproc.errors import ConfigError
 from extproc.io.scrape import Bearer
 
 _NOT_OURS: Final = "orders are not taken from web pages; set admin.token_file to take those of the live page"
-_UNKNOWN: Final = "the token is missing or wrong; it is in admin.token_file (commands: KVSTEER_TOKEN_FILE)"
+_ELSEWHERE: Final = (
+    "orders are taken from this gateway's own page alone, and this one is of another host; a proxy in between must "
+    "pass on the Host header that the browser sent"
+)
+_UNKNOWN: Final = (
+    "the token is missing or wrong; it is that of admin.token_file: commands read it from the file that "
+    "KVSTEER_TOKEN_FILE names, others send it as `authorization: Bearer TOKEN`"
+)
 
 
 class OrderKey:
@@ -65,15 +72,13 @@ class OrderKey:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         origin = request.headers.get("origin")
-        if origin is not None and (not self.is_set or urlsplit(origin).netloc != request.host):
+        if origin is not None and not self.is_set:
             return _refused(403, _NOT_OURS)
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            return _refused(403, _ELSEWHERE)
         if self._bearer is None or self._knows(request.headers.get("authorization", "")):
             return None
-        return _refused(
-            401,
-            "the token is missing or wrong; it is that of admin.token_file",
-            {"www-authenticate": "Bearer"},
-        )
+        return _refused(401, _UNKNOWN, {"www-authenticate": "Bearer"})
 
     def _knows(self, given: str) -> bool:
         assert self._bearer is not None

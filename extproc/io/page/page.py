@@ -12,6 +12,7 @@ from extproc import __version__
 from extproc.core.pool import Pool
 from extproc.io import clock
 from extproc.io.admission import Admission
+from extproc.io.asked import unknown
 from extproc.io.page.choices import Filter, found, opened, rows
 from extproc.io.page.events import Events, Told
 from extproc.io.page.files import Files
@@ -121,6 +122,9 @@ class Page:
         }
 
     async def _on_table(self, request: web.Request) -> web.Response:
+        strange = unknown(request.query, Filter._fields)
+        if strange:
+            return _json({"error": strange}, 400)
         fit = await found(self._from.records, self._sample, Filter.asked(request.query))
         return _json({"count": self._from.records.count, "decisions": fit})
 

@@ -12,6 +12,8 @@ const NAMES = Object.keys(VIEWS);
 const by = (id) => document.getElementById(id);
 // Seconds after which a page that nobody sees asks its gateway for nothing more, and without word is said to be old.
 const HIDDEN = 30, SILENT = 15;
+// Pages that a gateway serves at once, and seconds after which one that had to give way, or found no place, comes again.
+const PAGES = 16, AGAIN = 30, TURNED_AWAY = 5;
 let shown = "fleet", news = null, fleetNews = null, heard = 0, stream = null, leaving = 0;
 
 function show(name, focus = false) {
@@ -73,7 +75,12 @@ function refresh() {
 }
 
 function listen() {
-  stream = new EventSource("/page/events");
+  stream = new EventSource("page/events");
+  stream.addEventListener("way", () => {
+    leave();
+    health(`${PAGES} newer pages of this gateway are open, so this one gave way; what is shown is old`, false);
+    setTimeout(again, AGAIN * 1000);
+  });
   stream.addEventListener("news", (event) => {
     news = JSON.parse(event.data);
     news.replicas = fleetNews;
@@ -87,9 +94,23 @@ function listen() {
     if (!document.hidden && shown === "fleet") refresh();
   });
   stream.addEventListener("error", () => {
-    health("no word from the gateway; what is shown is old", false);
-    if (stream?.readyState === EventSource.CLOSED) { stream = null; setTimeout(again, 5000); }
+    if (stream?.readyState !== EventSource.CLOSED) { health(`no word from the gateway; ${shownIs()}`, false); return; }
+    stream = null;
+    setTimeout(again, TURNED_AWAY * 1000);
+    turnedAway();
   });
+}
+
+const shownIs = () => (heard ? "what is shown is old" : "nothing is known yet");
+
+// A stream of events does not tell why it was refused; the same path without a stream does.
+async function turnedAway() {
+  let why = "the gateway can't be reached";
+  try {
+    const { status } = await fetch("page/events", { method: "HEAD" });
+    why = status === 503 ? `${PAGES} pages of this gateway are open already, and that is the most: close one` : status === 200 ? "no word from the gateway" : `the stream of news was refused with status ${status}`;
+  } catch { /* as it says */ }
+  if (!stream) health(`${why}; ${shownIs()}`, false);
 }
 
 function again() {
@@ -109,7 +130,7 @@ document.addEventListener("visibilitychange", () => {
 });
 for (const [name, view] of Object.entries(VIEWS)) view.mount(by(name), refresh);
 setInterval(() => {
-  if (heard && !document.hidden && Date.now() - heard > SILENT * 1000) health(`no word from the gateway for ${SILENT} s; what is shown is old`, false);
+  if (stream && heard && !document.hidden && Date.now() - heard > SILENT * 1000) health(`no word from the gateway for ${SILENT} s; what is shown is old`, false);
 }, 5000);
 show(location.hash.slice(1));
 listen();

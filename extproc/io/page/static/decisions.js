@@ -38,7 +38,7 @@ export async function refresh() {
   busy = true;
   asked = Date.now();
   try {
-    const said = await get(`/page/decisions?${new URLSearchParams(filters())}`);
+    const said = await get(`page/decisions?${new URLSearchParams(filters())}`);
     kept = new Map(said.decisions.map((row) => [row.number, row]));
     draw(said.count);
   } catch (error) {
@@ -114,7 +114,7 @@ function cellsOf(row) {
 
 export async function open(number_) {
   let said;
-  try { said = await get(`/page/decisions/${number_}`); } catch (error) { toast(error.message); return; }
+  try { said = await get(`page/decisions/${number_}`); } catch (error) { toast(error.message); return; }
   const dialog = document.getElementById("opened");
   dialog.replaceChildren(...content(said, dialog));
   if (!dialog.open) dialog.showModal();

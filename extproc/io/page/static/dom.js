@@ -144,14 +144,16 @@ export function swap(box, told, make) {
   const text = JSON.stringify(told);
   if (box.dataset.told === text) return;
   box.dataset.told = text;
-  const held = box.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const focused = document.activeElement, held = box.contains(focused) ? nameOf(focused) : null, caret = held && focused.selectionStart;
   const aside = new Map([...box.querySelectorAll(".scroll")].map((each) => [nameOf(each), each.scrollLeft]));
   box.replaceChildren(...make());
   for (const each of box.querySelectorAll(".scroll")) each.scrollLeft = aside.get(nameOf(each)) || 0;
-  if (held) [...box.querySelectorAll("button, input, select, [tabindex]")].find((each) => nameOf(each) === held)?.focus({ preventScroll: true });
+  const next = held && [...box.querySelectorAll("button, input, select, [tabindex]")].find((each) => nameOf(each) === held);
+  next?.focus({ preventScroll: true });
+  if (next && Number.isInteger(caret)) next.setSelectionRange(caret, caret);
 }
 
-const nameOf = (node) => node.getAttribute("aria-label") || node.name || node.textContent;
+const nameOf = (node) => `${node.form?.getAttribute("aria-label") || ""} ${node.getAttribute("aria-label") || node.name || node.textContent}`;
 
 export async function get(path) {
   const answer = await fetch(path, { headers: { accept: "application/json" } });

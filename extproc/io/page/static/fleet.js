@@ -26,7 +26,7 @@ export function mount(panel) {
     summary,
     el("form", { class: "row", on: { submit: (event) => event.preventDefault() } }, el("label", {}, "Pool, replica or state", filter), el("label", {}, "Order", sort), note),
     key(PARTS),
-    el("div", { class: "scroll stack", tabindex: "0", role: "region", "aria-label": "Replicas" },
+    el("div", { class: "scroll stack tall", tabindex: "0", role: "region", "aria-label": "Replicas" },
       el("table", { role: "table", "aria-label": "Replicas" }, el("thead", { role: "rowgroup" }, head), box)),
   );
 }

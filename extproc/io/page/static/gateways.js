@@ -12,7 +12,7 @@ export async function render() {
   busy = true;
   asked = Date.now();
   try {
-    const state = await get("/state");
+    const state = await get("state");
     swap(root, state, () => partsOf(state));
   } catch (error) { swap(root, error.message, () => [el("p", { class: "bad" }, `No answer: ${error.message}`)]); }
   busy = false;

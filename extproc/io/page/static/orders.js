@@ -9,10 +9,18 @@ export const unlocked = () => allowed && token() !== "";
 export function allow(value) { allowed = value; }
 export function lock() { sessionStorage.removeItem(KEY); }
 
-export async function unlock(text) {
-  const answer = await fetch("/page/token", { method: "POST", headers: { authorization: `Bearer ${text}` } });
-  if (answer.ok) { sessionStorage.setItem(KEY, text); return ""; }
-  return (await answer.json()).error;
+// Take a token, if the gateway knows it; what is wrong with it, or "".
+export async function unlock(typed) {
+  const text = typed.trim();
+  if (/[^\x21-\x7e]/.test(text)) return "This can't be the token: one has no spaces and only letters, digits and signs of ASCII. Was something else pasted?";
+  try {
+    const answer = await fetch("page/token", { method: "POST", headers: { authorization: `Bearer ${text}` } });
+    if (!answer.ok) return (await answer.json()).error || `status ${answer.status}`;
+    sessionStorage.setItem(KEY, text);
+    return "";
+  } catch (error) {
+    return `No answer: ${error.message}`;
+  }
 }
 
 export async function order(path, done) {

@@ -46,5 +46,5 @@ function setButton(button, r) {
   const done = isDrained ? `${r.replica} takes requests again` : `${r.replica} is drained: nothing new goes there`;
   setText(button, isDrained ? "Undrain" : "Drain");
   button.disabled = !unlocked();
-  button.onclick = () => order(`/replicas/${encodeURIComponent(r.replica)}/${isDrained ? "undrain" : "drain"}`, done);
+  button.onclick = () => order(`replicas/${encodeURIComponent(r.replica)}/${isDrained ? "undrain" : "drain"}`, done);
 }

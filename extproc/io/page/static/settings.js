@@ -4,7 +4,7 @@ import { lock, order, unlock, unlocked } from "./orders.js";
 
 // Milliseconds between two looks at versions, which come from Redis; after an order the next look is at once.
 const PAUSE = 4000;
-let gate, policies, shadows, weights, busy = false, asked = 0, orders = false;
+let gate, policies, shadows, weights, busy = false, asked = 0, orders = null;
 
 export function mount(panel, changed) {
   [gate, policies, shadows, weights] = Array.from({ length: 4 }, () => el("div"));
@@ -29,7 +29,7 @@ function drawGate(changed) {
   drawOrders = () => {
     form.hidden = !orders || unlocked();
     out.hidden = !unlocked();
-    note.textContent = !orders ? "Read-only: set admin.token_file in this gateway's configuration to drain replicas and change policies here."
+    note.textContent = orders === null ? "Read-only until the gateway was heard." : !orders ? "Read-only: set admin.token_file in this gateway's configuration to drain replicas and change policies here."
       : unlocked() ? "Unlocked in this tab until it is closed." : "Read-only until the token of admin.token_file is given. It stays in this tab.";
   };
   drawOrders();
@@ -43,7 +43,7 @@ export async function render(news) {
   busy = true;
   asked = Date.now();
   try {
-    const [chosen, models] = await Promise.all([get("/policies"), get("/versions")]);
+    const [chosen, models] = await Promise.all([get("policies"), get("versions")]);
     const found = await Promise.all(chosen.policies.map((policy) => history(policy)));
     swap(policies, [found, unlocked()], () => found.flatMap(section));
     swap(weights, models.models, () => modelsOf(models.models));
@@ -54,10 +54,10 @@ export async function render(news) {
 }
 
 async function history(policy) {
-  try { return { policy, ...(await get(`/policies/${encodeURIComponent(policy.pool)}/versions`)) }; } catch (error) { return { policy, versions: [], known: {}, why: error.message }; }
+  try { return { policy, ...(await get(`policies/${encodeURIComponent(policy.pool)}/versions`)) }; } catch (error) { return { policy, versions: [], known: {}, why: error.message }; }
 }
 
-const ordered = async (path, done) => { await order(path, done); asked = 0; };
+const ordered = async (path, done) => { const said = await order(path, done); asked = 0; return said; };
 
 const inWords = (choice) => (choice && choice.name ? `${choice.name}${Object.entries(choice.settings).map(([k, v]) => ` ${k}=${v}`).join("")}` : "none");
 
@@ -91,6 +91,9 @@ function opinion(pool) {
 
 const versus = (ratio) => (ratio < 0.995 ? `${share(1 - ratio)} less than ours` : ratio < 1.005 ? "the same as ours" : `${share(ratio - 1)} more than ours`);
 
+// What was typed into a pool's form and not sent yet: it outlives a table that is drawn anew.
+const drafts = new Map();
+
 function change({ pool, policy }, known) {
   const name = el("select", { name: "policy" }, ...Object.keys(known).map((value) => el("option", { value, selected: value === policy.name }, value)));
   const settings = el("input", { name: "settings", placeholder: "gain=2 most=10", autocomplete: "off" });
@@ -99,11 +102,13 @@ function change({ pool, policy }, known) {
   const hint = el("p", { class: "muted" });
   const tell = () => { hint.textContent = Object.entries(known[name.value] || {}).map(([k, v]) => `${k}=${v}`).join(" ") || "no settings"; };
   name.addEventListener("change", tell);
+  const fields = [name, settings, why, beside];
+  (drafts.get(pool) || []).forEach((value, i) => { fields[i].value = value; });
   tell();
-  const form = el("form", { class: "row", on: { submit: (event) => {
+  const form = el("form", { class: "row", "aria-label": `Change pool ${pool}`, on: { input: () => drafts.set(pool, fields.map((field) => field.value)), submit: async (event) => {
     event.preventDefault();
     const query = new URLSearchParams({ as: beside.value, name: name.value, settings: settings.value, why: why.value });
-    ordered(`/policies/${encodeURIComponent(pool)}/set?${query}`, `Pool ${pool} has another version`);
+    if (await ordered(`policies/${encodeURIComponent(pool)}/set?${query}`, `Pool ${pool} has another version`)) drafts.delete(pool);
   } } }, el("label", {}, "Change", beside), el("label", {}, "To", name), el("label", {}, "Settings", settings), el("label", {}, "Why", why),
   el("button", { class: "main", disabled: !unlocked() }, "Change"));
   return el("div", {}, el("h3", { class: "head" }, "Change"), form, el("p", { class: "row" }, el("span", { class: "muted" }, "Defaults: "), hint));
@@ -115,7 +120,7 @@ function versionTable(policy, versions) {
   const rows = versions.slice(0, 20).map((version) => [
     String(version.version), inWords(version.policy), inWords(version.shadow), version.who, dateTime(version.when),
     version.restores ? `${version.why} (version ${version.restores} again)` : version.why,
-    version.version === policy.version ? "in use" : el("button", { type: "button", disabled: !unlocked(), "aria-label": `Put back version ${version.version}`, on: { click: () => ordered(`/policies/${encodeURIComponent(policy.pool)}/rollback?${new URLSearchParams({ to: version.version, why: `back to version ${version.version}, on the page` })}`, `Version ${version.version} is back`) } }, "Put back"),
+    version.version === policy.version ? "in use" : el("button", { type: "button", disabled: !unlocked(), "aria-label": `Put back version ${version.version}`, on: { click: () => ordered(`policies/${encodeURIComponent(policy.pool)}/rollback?${new URLSearchParams({ to: version.version, why: `back to version ${version.version}, on the page` })}`, `Version ${version.version} is back`) } }, "Put back"),
   ]);
   return table(`Versions of pool ${policy.pool}`, columns, rows);
 }
