@@ -9,6 +9,11 @@ from extproc.settings import GatewaySettings, PoolSettings
 
 #: Policies that weigh what a second of a replica costs (core/bias.py).
 WEIGHING: Final = ("charged_cost", "equal_cost", "weighted_headroom")
+#: Of a pool that loads adapters without Redis.
+_ALONE: Final = (
+    "knows nothing of other gateways, as redis.url is empty: several would load more than per_replica and per_minute "
+    "allow, and unload what another one uses; set redis.url, or run a single gateway"
+)
 
 
 def doubts(settings: GatewaySettings) -> Iterator[tuple[Loc, str]]:
@@ -21,6 +26,8 @@ def doubts(settings: GatewaySettings) -> Iterator[tuple[Loc, str]]:
                 (*at, "retries"),
                 "bounds tries that Envoy never makes, as envoy.retries is 0; raise that, or remove this",
             )
+        if pool.adapters.loads and not settings.redis.url:
+            yield (*at, "adapters", "loading"), _ALONE
         for where, sentence in (*_of_costs(pool), *_of_mirror(pool, named.get(pool.mirror.pool))):
             yield (*at, *where), sentence
 

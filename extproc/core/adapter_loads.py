@@ -10,7 +10,7 @@ A load goes to the replica where it costs least, in seconds: the prompt work ahe
 of its places that is taken, and up to two more where an adapter has to go first: less, the longer that is unused.
 What goes is the one used longest ago of those that can be loaded again and nobody uses: no request of any gateway is
 in flight with it, none was for `idle` seconds, and the engine's last sample does not name it. Replicas whose list of
-adapters is not known get none.
+adapters is not known get none. Where more are listed than may be, those go too, one after the other, for nothing.
 
 A failure rests: an adapter that the engine refuses, or a replica that fails, for twice as long each time.
 """
@@ -64,7 +64,7 @@ class LoadRules:
 
 
 class Step(NamedTuple):
-    """Something to do: load `name` on a replica, after `unload` went from there ("" for nothing)."""
+    """Something to do: load `name` on a replica ("" for nothing), after `unload` went from there ("" for nothing)."""
 
     replica: Replica
     name: str
@@ -108,6 +108,7 @@ class Loading:
         self._begun: deque[float] = deque()
         self._under_way: dict[int, Step] = {}  # by the replica's slot
         self._rests: dict[str | int, _Rest] = {}  # of adapters and of slots
+        self._above_since: dict[int, float] = {}  # slots with more than may be
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -127,8 +128,10 @@ class Loading:
         return list(dict.fromkeys([*self.waits.names(), *self._asked]))
 
     def ended(self, key: int, now: float) -> None:
-        """A request is over, or its client did not wait. Unknown keys are ignored."""
-        self.waits.leave(key)
+        """A request is over, or its client did not wait: it won't ask again. Unknown keys are ignored."""
+        left = self.waits.leave(key)
+        if left and left not in self.waits.names():
+            self._asked.pop(left, None)
         self.use.ended(key, now)
 
     def serves(self, name: str, replicas: Iterable[Replica], now: float) -> bool:
@@ -143,7 +146,8 @@ class Loading:
         return all(self._rests_now(replica.slot, now) for replica in open_) if open_ else False
 
     def let_go(self, replicas: Sequence[Replica], now: float) -> None:
-        """Let requests go on whose adapter is there, or for which waiting is over."""
+        """Let requests go on whose adapter is there, or for which waiting is over; what is there is not missed."""
+        self._asked = {it: at for it, at in self._asked.items() if not self.serves(it, replicas, now)}
         self.waits.let_go(
             lambda name: self.serves(name, replicas, now),
             lambda name: self.is_hopeless(name, replicas, now),
@@ -154,12 +158,12 @@ class Loading:
 
     def plan(self, replicas: Sequence[Replica], now: float) -> Step | None:
         """The next thing to do; None for nothing now. Tell `began` before it is asked again."""
-        while self._begun and now - self._begun[0] >= _MINUTE:
-            self._begun.popleft()
-        left = self.rules.a_minute - len(self._begun)
+        ready = [replica for replica in replicas if self._is_ready(replica, now)]
+        if (step := self._above(ready, now)) is not None:
+            return step
+        left = self.rules.a_minute - len(self.begun(now))
         if left <= 0:
             return None
-        ready = [replica for replica in replicas if self._is_ready(replica, now)]
         for name in self._missing(replicas, now):
             if (step := self._place(name, ready, now, copy=False)) is not None:
                 return step
@@ -178,10 +182,47 @@ class Loading:
 
     def began(self, step: Step, now: float) -> None:
         """It is being done: what goes gets no more requests."""
-        self._begun.append(now)
+        if step.name:
+            self._begun.append(now)
         self._under_way[step.replica.slot] = step
         if step.unload:
             self._adapters.unloaded(step.replica, step.unload, now)
+
+    def begun(self, now: float) -> Sequence[float]:
+        """When the loads of the last minute began, in order."""
+        while self._begun and now - self._begun[0] >= _MINUTE:
+            self._begun.popleft()
+        return self._begun
+
+    def others_began(self, times: Iterable[float], now: float) -> None:
+        """Who loads, or did before, tells of the last minute's loads, and it knows of those begun here before.
+
+        The longer of both lists holds: by two gateways' clocks one load can't be told from two.
+        """
+        told = sorted(min(at, now) for at in times if now - at < _MINUTE)
+        if len(told) >= len(self.begun(now)):
+            self._begun = deque(told)
+
+    def cleared(self, step: Step) -> None:
+        """What was too many there went, and nothing comes for it."""
+        self._under_way.pop(step.replica.slot, None)
+        self._rests.pop(step.replica.slot, None)
+
+    def stuck(self, replicas: Sequence[Replica], now: float) -> list[Replica]:
+        """Those that no load fits, now and likely later.
+
+        As many are listed as may be that have no path, so none of them ever goes; or more than may be are there, and
+        were at each call for a minute, as they are used.
+        """
+        most, found = self.rules.most, []
+        known = [(replica, self._listed(replica)) for replica in replicas]
+        above = {it.slot: self._above_since.get(it.slot, now) for it, names in known if len(names) > most}
+        self._above_since = above
+        for replica, names in known:
+            lasts = now - above.get(replica.slot, now) >= _MINUTE + self.rules.idle
+            if lasts or (len(names) >= most and len(names - self.rules.paths.keys()) >= most):
+                found.append(replica)
+        return found
 
     def done(self, step: Step, seconds: float, now: float) -> None:
         """It is loaded, which took so long."""
@@ -280,12 +321,20 @@ class Loading:
                 found.append((-gain, name))
         return [name for _, name in sorted(found)]
 
+    def _above(self, ready: Sequence[Replica], now: float) -> Step | None:
+        """What goes where more are listed than may be, be it by another bound before or another gateway; or None."""
+        for replica in ready:
+            listed = self._listed(replica)
+            if len(listed) > self.rules.most and (goes := self._goes(replica, listed, ready, now)[0]):
+                return Step(replica, "", goes)
+        return None
+
     def _place(self, name: str, ready: Sequence[Replica], now: float, *, copy: bool) -> Step | None:
         """Where it costs least; None where it can't be had."""
         best, least = None, inf
         for replica in ready:
             listed = self._listed(replica)
-            if name in listed:
+            if name in listed or len(listed) > self.rules.most:  # one that goes makes no room there
                 continue
             goes, seconds = "", _ahead(replica, now) + self._adapters.load * len(listed) / self.rules.most
             if len(listed) >= self.rules.most:
@@ -304,8 +353,8 @@ class Loading:
 
         As where slots are taken (core/adapters.py): less, the longer it is unused; not at all where another has it.
         """
-        if replica.sample is None or len(listed) > self.rules.most:
-            return "", 0.0  # never heard; or more than the bound is there, and one that goes makes no room
+        if replica.sample is None:
+            return "", 0.0  # never heard
         wanted = {*self.missed(now), *(name for names in self.wanted.values() for name in names)}
         computed, before, oldest, found = _computed(replica), now - self.rules.idle, inf, ""
         for one in sorted(listed & self.rules.paths.keys()):

@@ -68,10 +68,13 @@ class Waits:
         self._waiting[key] = _Waiting(waiter, name, now)
         return True
 
-    def leave(self, key: int) -> None:
-        """The client of a request did not wait. Unknown keys are ignored."""
-        if self._waiting.pop(key, None) is not None:
-            self.ended[LEFT] += 1
+    def leave(self, key: int) -> str:
+        """The client of a request did not wait: for this adapter. Unknown keys are ignored, and give ""."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is None:
+            return ""
+        self.ended[LEFT] += 1
+        return waiting.name
 
     def names(self) -> dict[str, int]:
         """Adapters that are waited for, that of the oldest request first, and by how many."""

@@ -107,8 +107,9 @@ class AdapterDuty:
         leads: Callable[[], bool] = lambda: True  # noqa: E731 - one of two
         if self._redis.url:
             lease = self._lease(pool)
-            leads = lambda: lease.held  # noqa: E731
-            self._news[pool.name] = self._news_of(pool, adapters, loading), lease
+            news = self._news_of(pool, adapters, loading)
+            leads = lambda: lease.held and lease.token == news.heard_as  # noqa: E731
+            self._news[pool.name] = news, lease
         api = AdapterApi(calls, chosen.adapters.loading.timeout, bearer)
         notice = _NOTICE if self._redis.url else 0.0
         self._loaders[pool.name] = Loader(pool, loading, api, leads, notice, self._clock)

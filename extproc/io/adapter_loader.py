@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import structlog
@@ -16,6 +17,8 @@ _log = structlog.get_logger("kvsteer.adapters")
 
 #: Seconds between looks, if no request begins to wait.
 _LOOK: Final = 0.1
+#: Seconds between looks at who has no place for anything.
+_STUCK: Final = 5.0
 #: It is as it was to be.
 _AS_ASKED: Final = frozenset({DONE, ALREADY})
 #: What the log says beside an engine that takes no such calls.
@@ -52,6 +55,8 @@ class Loader:
         self._notice = notice
         self._clock = clock
         self._led = False
+        self._stuck: set[int] = set()  # slots that were warned of
+        self._looked_at_stuck = -inf
         self._wanted = asyncio.Event()
         self._steps: set[asyncio.Task[None]] = set()
         loading.on_wanted = self._wanted.set
@@ -85,10 +90,27 @@ class Loader:
                 self._loading.leads(self._pool.replicas, now)
         while self._leads() and (step := self._loading.plan(self._pool.replicas, now)) is not None:
             self._loading.began(step, now)
-            task = asyncio.create_task(self._do(step, now), name=f"load {step.name[:100]}")
+            task = asyncio.create_task(self._do(step, now), name=f"load {(step.name or step.unload)[:100]}")
             self._steps.add(task)
             task.add_done_callback(self._steps.discard)
         self._loading.let_go(self._pool.replicas, now)
+        if now - self._looked_at_stuck >= _STUCK:
+            self._looked_at_stuck = now
+            self._warn_of_stuck(now)
+
+    def _warn_of_stuck(self, now: float) -> None:
+        """Tell once of each replica that takes no load, as what is there does not go."""
+        stuck = {it.slot: it for it in self._loading.stuck(self._pool.replicas, now)} if self._leads() else {}
+        for slot in stuck.keys() - self._stuck:
+            _log.warning(
+                "no adapter can be loaded on a replica",
+                pool=self._pool.name,
+                replica=stuck[slot].address,
+                per_replica=self._loading.rules.most,
+                why="it lists as many as may be or more, and none goes: they have no path, or are used",
+                mend="raise adapters.loading.per_replica, or name what may go under adapters.loading.paths",
+            )
+        self._stuck = set(stuck)
 
     def let_go(self) -> None:
         """Hold no request any more."""
@@ -102,6 +124,9 @@ class Loader:
         result = Result(FAILED, "it was given up")
         try:
             if step.unload and not await self._makes_room(step, planned):
+                return
+            if not step.name:
+                self._loading.cleared(step)
                 return
             began = self._clock()
             result = await self._load(step)

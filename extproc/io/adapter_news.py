@@ -5,7 +5,8 @@
                                   *token   of that lease: a row with a lesser one is not taken
 
 A field's value begins with the moment it was written (Redis TIME, ms) and a bar; JSON follows. Who loads so knows
-what must not go; the others know at once what was loaded. With Redis gone nobody loads.
+what must not go; the others know at once what was loaded, and how many loads of the last minute are spent. Who comes
+to load hears once what was told before, and only then tells. With Redis gone nobody loads.
 """
 
 from collections.abc import Callable
@@ -28,6 +29,9 @@ _log = structlog.get_logger("kvsteer.adapters")
 #: Seconds the hash lives without a write, and after which what a gateway told counts no more.
 _TTL: Final = 60
 _FRESH: Final = 5.0
+#: Seconds for which loads that were begun count, and most of them (as adapters.loading.per_minute at most).
+_MINUTE: Final = 60.0
+_MOST_BEGUN: Final = 10_000
 #: Most gateways that are listened to, most bytes that one tells, and most of its uses and wishes that it tells.
 _GATEWAYS: Final = 64
 _MOST_BYTES: Final = 2**20
@@ -81,10 +85,12 @@ class _Row(msgspec.Struct):
         listed: address -> when its engine started (None for unknown), and the adapters it serves of those that come
             and go.
         refused: adapter that engines refuse -> seconds for which it is not tried.
+        begun: seconds since each load of the last minute began.
     """
 
     listed: dict[_Address, tuple[float | None, list[_Name]]] = {}
     refused: dict[_Name, _Age] = {}
+    begun: Annotated[list[_Age], msgspec.Meta(max_length=_MOST_BEGUN)] = []
 
 
 class News:
@@ -95,6 +101,9 @@ class News:
         pool, adapters, loading: the pool.
         gateway_id: who tells.
         clock: seconds, monotonic.
+
+    Attributes:
+        heard_as: token of the lease with which this gateway heard what who loaded before told; 0 for none.
     """
 
     def __init__(
@@ -112,10 +121,12 @@ class News:
         self._clock = clock
         self._redis = make_client(settings, "adapters")
         self._up = True
+        self.heard_as = 0
 
     async def trade(self, token: int) -> None:
         """Tell and hear once. `token` of the lease if this gateway loads, else 0. Never raises for Redis' sake."""
-        row = msgspec.json.encode(self._row()).decode() if token else ""
+        leads = bool(token) and token == self.heard_as
+        row = msgspec.json.encode(self._row()).decode() if leads else ""
         told = msgspec.json.encode(self._told()).decode()
         args = (
             self._id,
@@ -138,7 +149,8 @@ class News:
             self._up = False
             return
         self._up = True
-        self._hear(answer, leads=bool(token))
+        self._hear(answer, leads=leads)
+        self.heard_as = token
 
     async def close(self) -> None:
         """Close the connections."""
@@ -159,32 +171,39 @@ class News:
         listed = {
             r.address: (_started(r), sorted(names & managed)) for r, names in known if names is not None
         }
-        return _Row(listed, self._loading.refused(self._clock()))
+        now = self._clock()
+        begun = [round(max(now - at, 0.0), 3) for at in self._loading.begun(now)]
+        return _Row(listed, self._loading.refused(now), begun)
 
     def _hear(self, answer: list[bytes], *, leads: bool) -> None:
         now_ms, fields = int(answer[0]), dict(zip(answer[1::2], answer[2::2], strict=True))
         wanted: dict[str, tuple[str, ...]] = {}
         for field, value in fields.items():
             age, body = _aged(value, now_ms)
+            if field == b"*":
+                if not leads and age < _MINUTE and (row := _read(body, _Row)) is not None:
+                    self._take(row, age)
+                continue
             if age > _FRESH or field == b"*token" or field == self._id.encode():
                 continue
-            if field != b"*":
-                told = _read(body, _Told)
-                if told is not None and len(wanted) < _GATEWAYS:
-                    wanted[field.decode("utf-8", "replace")] = tuple(told.wants)
-                    self._loading.use.told(field.decode("utf-8", "replace"), told.uses, self._clock() - age)
-            elif not leads and (row := _read(body, _Row)) is not None:
-                self._take(row, age)
+            told = _read(body, _Told)
+            if told is not None and len(wanted) < _GATEWAYS:
+                wanted[field.decode("utf-8", "replace")] = tuple(told.wants)
+                self._loading.use.told(field.decode("utf-8", "replace"), told.uses, self._clock() - age)
         self._loading.wanted = wanted
 
     def _take(self, row: _Row, age: float) -> None:
-        """What replicas serve by who loads, of the same incarnations, and what they refuse."""
+        """The last minute's loads by who loads, what replicas serve, of the same incarnations, and what they refuse."""
+        now = self._clock()
+        self._loading.others_began((now - age - it for it in row.begun), now)
+        if age > _FRESH:
+            return
         for address, (started, names) in row.listed.items():
             replica = self._pool.get(address)
             if replica is not None and started == _started(replica):
                 self._adapters.told(replica, names, self._loading.rules.paths.keys())
         for name, seconds in row.refused.items():
-            self._loading.rest(name, seconds, self._clock() - age)
+            self._loading.rest(name, seconds, now - age)
 
 
 def _started(replica: Replica) -> float | None:

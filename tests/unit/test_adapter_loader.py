@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import structlog
 
 from extproc.core.adapter_loads import Loading, LoadRules
 from extproc.core.adapters import AdapterRules, Adapters
@@ -93,6 +94,26 @@ async def test_what_makes_room_goes_before_the_new_one_comes() -> None:
     assert world.engine.asked == [("unload", "b"), ("load", "a")]
     assert world.listed == {"a"}
     assert world.calls() == {("unload", DONE): 1, ("load", DONE): 1}
+
+
+async def test_what_is_too_many_goes_though_nobody_asks_and_before_a_load() -> None:
+    world = World(notice=0.01)
+    world.adapters.listed(world.replica, {"a": "base", "b": "base"}, asked=100.0)
+    await world.look()
+    assert world.engine.asked == [("unload", "a")]
+    assert world.listed == {"b"}
+    await world.look()
+    assert world.calls() == {("unload", DONE): 1}
+
+
+async def test_a_replica_that_no_load_fits_is_told_of_once() -> None:
+    world = World()
+    world.adapters.listed(world.replica, {"static": "base"})
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            await world.look()
+            world.now += 10.0
+    assert [it["replica"] for it in logs if it["log_level"] == "warning"] == [ADDRESS]
 
 
 async def test_who_does_not_lead_loads_nothing() -> None:

@@ -169,6 +169,80 @@ def test_the_idle_adapter_used_longest_ago_makes_room():
     assert fleet.plan(18.0) == (0, "c", "b")
 
 
+def test_above_the_bound_idle_ones_go_for_nothing_until_it_holds():
+    fleet = Fleet(1)
+    fleet.lists("abdf")
+    for name, at in (("a", 5.0), ("b", 4.0), ("d", 3.0), ("f", 9.0)):
+        fleet.loading.use.touched(fleet.replicas[0].slot, name, at)
+    fleet.ask("c", 9.0)
+    fleet.heard(fleet.replicas[0], 13.0)
+    gone = []
+    for now in (13.0, 14.0, 15.0):
+        step = fleet.loading.plan(fleet.replicas, now)
+        assert step is not None
+        fleet.loading.began(step, now)
+        gone.append((step.name, step.unload))
+        if step.name:
+            fleet.loading.done(step, 0.5, now)
+        else:
+            fleet.loading.cleared(step)
+    assert gone == [("", "d"), ("", "b"), ("c", "a")]
+    assert fleet.adapters.listing(fleet.replicas[0]) == {"c", "f"}
+    assert list(fleet.loading.begun(15.0)) == [15.0], "what only goes is no load"
+
+
+def test_a_replica_is_stuck_where_nothing_has_a_path_or_more_than_may_be_stay_used():
+    fleet = Fleet(3)
+    fleet.lists("ab", "abc", "")
+    fleet.adapters.listed(fleet.replicas[2], {"static": "base", "other": "base"})
+    assert fleet.loading.stuck(fleet.replicas, 0.0) == [fleet.replicas[2]]
+    assert fleet.loading.stuck(fleet.replicas, 69.0) == [fleet.replicas[2]]
+    assert fleet.loading.stuck(fleet.replicas, 70.0) == [fleet.replicas[1], fleet.replicas[2]]
+    fleet.adapters.unloaded(fleet.replicas[1], "c", 71.0)
+    assert fleet.loading.stuck(fleet.replicas, 71.0) == [fleet.replicas[2]]
+
+
+def test_what_is_served_is_not_missed_and_goes_after_a_short_idle_time():
+    fleet = Fleet(1, idle=1.0, most=1)
+    fleet.lists("")
+    fleet.ask("a", 10.0)
+    fleet.do(10.0)
+    fleet.loading.let_go(fleet.replicas, 10.5)
+    fleet.decide("a", 10.5)
+    fleet.loading.ended(fleet.key, 10.6)
+    fleet.ask("b", 10.7)
+    fleet.heard(fleet.replicas[0], 11.5)
+    assert fleet.plan(11.5) is None, "a was used less than a second ago"
+    assert fleet.plan(11.7) == (0, "b", "a")
+
+
+def test_nothing_is_loaded_for_a_client_that_left():
+    fleet = Fleet()
+    fleet.lists("", "", "")
+    fleet.ask("a", 1.0)
+    fleet.ask("a", 1.0)
+    fleet.loading.ended(1, 1.5)
+    assert fleet.loading.missed(1.5) == ["a"], "another one waits"
+    fleet.loading.ended(2, 2.0)
+    assert fleet.loading.missed(2.0) == []
+    assert fleet.plan(2.0) is None
+
+
+def test_who_comes_to_load_knows_of_the_last_minutes_loads():
+    fleet = Fleet(3, a_minute=2)
+    fleet.lists("", "", "")
+    fleet.loading.others_began([10.0, 50.0], 60.0)
+    fleet.ask("a", 60.0)
+    assert fleet.plan(69.9) is None
+    for replica in fleet.replicas:
+        fleet.heard(replica, 70.0)
+    fleet.do(70.0)
+    fleet.loading.others_began([50.0], 70.0)
+    assert list(fleet.loading.begun(70.0)) == [50.0, 70.0], "old news takes nothing away"
+    fleet.loading.others_began([50.0, 60.0, 999.0], 70.0)
+    assert list(fleet.loading.begun(70.0)) == [50.0, 60.0, 70.0], "nothing begins later than now"
+
+
 def test_what_is_in_flight_never_goes_and_counts_as_used_until_it_ends():
     fleet = Fleet(1)
     fleet.lists("ab")

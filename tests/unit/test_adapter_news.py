@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,6 +107,35 @@ def test_what_is_told_is_what_is_used_and_waited_for(world: World) -> None:
     told = world.news._told()
     assert told.uses == {ADDRESS: {"a": 0.0, "b": 5.0}}
     assert world.news._row().listed == {ADDRESS: (7.0, [])}
+
+
+def test_loads_of_the_last_minute_are_handed_over_however_old_the_word(world: World) -> None:
+    world.loading.others_began([HERE - 10.0, HERE - 59.0], HERE)
+    row = world.news._row()
+    assert row.begun == [59.0, 10.0]
+    other = World()
+    other.hear(row=b'{"begun": [59.0, 10.0, 4.0]}', age=20.0)
+    assert list(other.loading.begun(HERE)) == [HERE - 30.0, HERE - 24.0], "the first is 79 s ago"
+    other.hear(row=b'{"listed": {"10.0.0.1:8000": [7.0, ["a"]]}}', age=20.0)
+    assert other.adapters.listing(other.replica) == frozenset(), "of what is served old news say nothing"
+
+
+async def test_who_comes_to_load_hears_once_before_it_tells(world: World) -> None:
+    rows = []
+
+    async def eval_(_script: object, _keys: int, _key: str, *args: object) -> list[bytes]:
+        rows.append(args[4])
+        return [str(REDIS).encode(), b"*", str(REDIS).encode() + b'|{"begun": [1.0, 2.0]}']
+
+    world.news._redis = SimpleNamespace(eval=eval_, aclose=world.news._redis.aclose)  # type: ignore[assignment]
+    await world.news.trade(5)
+    assert rows == [""]
+    assert world.news.heard_as == 5
+    await world.news.trade(5)
+    assert b'"begun":[2.0,1.0]' in str(rows[1]).encode()
+    await world.news.trade(0)
+    await world.news.trade(7)
+    assert rows[2:] == ["", ""], "it came to load anew"
 
 
 async def test_a_redis_that_does_not_answer_raises_nothing(world: World) -> None:

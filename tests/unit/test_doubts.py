@@ -84,6 +84,13 @@ def test_a_mirror_that_is_off_leaves_no_doubt() -> None:
     assert said(f"{off}, served_as: {{x: l1}}, {ONE}", f"{V2}, served_as: {{x: l2}}") == {}
 
 
+@pytest.mark.parametrize("redis", ["", "redis://127.0.0.1:6379/0"])
+def test_loading_adapters_where_gateways_would_not_know_of_each_other(redis: str) -> None:
+    loading = "adapters: {enabled: true, loading: {enabled: true, paths: {sql: /lora/sql}}}"
+    found = said(f"engine: vllm, {loading}, {ONE}", more=f"redis: {{url: '{redis}'}}" if redis else "")
+    assert list(found) == ([] if redis else ["pools[0].adapters.loading"])
+
+
 def test_check_config_warns_and_calls_it_good(tmp_path: Path) -> None:
     path = tmp_path / "k.yaml"
     path.write_text(f"pools:\n  - retries: {{share: 0.2}}\n    {ONE}\nenvoy: {{retries: 0}}\n")
