@@ -193,7 +193,7 @@ class News:
         self._loading.wanted = wanted
 
     def _take(self, row: _Row, age: float) -> None:
-        """The last minute's loads by who loads, what replicas serve, of the same incarnations, and what they refuse."""
+        """By who loads: the minute's loads, what replicas serve, of the same incarnations, and what they refuse."""
         now = self._clock()
         self._loading.others_began((now - age - it for it in row.begun), now)
         if age > _FRESH:
