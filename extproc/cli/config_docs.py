@@ -1,7 +1,8 @@
 """docs/configuration.md, made from the settings themselves: `python -m extproc.cli.config_docs`."""
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 from annotated_types import Ge, Gt, Le
@@ -33,10 +34,11 @@ This page is made from the settings by `python -m extproc.cli.config_docs > docs
 
 def document() -> str:
     """The whole page, as it stands in docs/configuration.md."""
-    return "\n".join([_HEAD, *_group(GatewaySettings, "")])
+    return "\n".join([_HEAD, *document_of(GatewaySettings)])
 
 
-def _group(model: type[BaseModel], path: str) -> Iterator[str]:
+def document_of(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Lines for one group of settings, whose names begin with `path`, and for those inside it."""
     yield f"## {path.rstrip('.') or 'Top level'}\n"
     yield f"{(model.__doc__ or '').strip()}\n"
     yield "| setting | default | values | meaning |"
@@ -49,7 +51,7 @@ def _group(model: type[BaseModel], path: str) -> Iterator[str]:
         yield _row(path + name, field, group)
     yield ""
     for group, below in inner:
-        yield from _group(group, below)
+        yield from document_of(group, below)
 
 
 def _row(name: str, field: FieldInfo, group: type[BaseModel] | None) -> str:
@@ -68,15 +70,17 @@ def _default(field: FieldInfo, group: type[BaseModel] | None) -> str:
     if group:
         return "as below"
     value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None:
+        return "none"
     if value is PydanticUndefined or value in ("", [], {}):
         return "empty"
     return f"`{_show(value, field)}`"
 
 
 def _show(value: Any, field: FieldInfo) -> str:
-    if DurationKind in field.metadata:
+    if DurationKind in _marks(field):
         return show_duration(value)
-    if SizeKind in field.metadata:
+    if SizeKind in _marks(field):
         return show_size(value)
     if isinstance(value, bool):
         return str(value).lower()
@@ -86,8 +90,9 @@ def _show(value: Any, field: FieldInfo) -> str:
 def _values(field: FieldInfo, group: type[BaseModel] | None) -> str:
     if group:
         return "list of groups" if _is_list(field) else "group"
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
+    annotation = _given(field.annotation)
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
     if isinstance(field.json_schema_extra, dict):
         return str(field.json_schema_extra["form"])
     return _kind(field) + _range(field)
@@ -96,28 +101,42 @@ def _values(field: FieldInfo, group: type[BaseModel] | None) -> str:
 def _kind(field: FieldInfo) -> str:
     marks = {DurationKind: "duration", SizeKind: "size", AddressKind: "address"}
     for mark, word in marks.items():
-        if mark in field.metadata:
+        if mark in _marks(field):
             return word
     kinds: dict[object, str] = {bool: "`true`, `false`", str: "text", int: "whole number", float: "number"}
-    if field.annotation == dict[str, str]:
-        return "texts by name"
+    annotation = _given(field.annotation)
+    if get_origin(annotation) is dict:
+        return "texts by name" if get_args(annotation) == (str, str) else "numbers by name"
     if _is_list(field):
-        return "list of addresses" if "AddressKind" in str(field.annotation) else "list of texts"
-    return kinds.get(field.annotation, "numbers by name")
+        return "list of addresses" if "AddressKind" in str(annotation) else "list of texts"
+    return kinds[annotation]
+
+
+def _given(annotation: Any) -> Any:
+    """The type of what is given, bare of its marks, also of a setting that may be left out (`int | None`)."""
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = next(part for part in get_args(annotation) if part is not NoneType)
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _marks(field: FieldInfo) -> list[Any]:
+    """Bounds and units, also those of a setting that may be left out."""
+    parts = [] if _is_list(field) else [p for p in get_args(field.annotation) if get_origin(p) is Annotated]
+    return [*field.metadata, *(mark for part in parts for mark in part.__metadata__)]
 
 
 def _range(field: FieldInfo) -> str:
     """The bounds, in the setting's own unit: `, 1s to 10m` or `, above 0, at most 1`."""
-    least = next((f"{_show(m.ge, field)}" for m in field.metadata if isinstance(m, Ge)), "")
-    above = next((f"above {_show(m.gt, field)}" for m in field.metadata if isinstance(m, Gt)), "")
-    most = next((f"{_show(m.le, field)}" for m in field.metadata if isinstance(m, Le)), "")
+    least = next((f"{_show(m.ge, field)}" for m in _marks(field) if isinstance(m, Ge)), "")
+    above = next((f"above {_show(m.gt, field)}" for m in _marks(field) if isinstance(m, Gt)), "")
+    most = next((f"{_show(m.le, field)}" for m in _marks(field) if isinstance(m, Le)), "")
     if least and most:
         return f", {least} to {most}"
     return "".join(f", {part}" for part in (above, most and f"at most {most}") if part)
 
 
 def _is_list(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) is list
+    return get_origin(_given(field.annotation)) is list
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from extproc.addresses import parse_address
 from extproc.cli import check_config, config_docs, envoy_config
 from extproc.config import GatewaySettings, load, parse
 from extproc.errors import ConfigError
-from extproc.quantities import show_duration, show_size
+from extproc.quantities import Duration, Whole, show_duration, show_size
+from extproc.settings.base import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 ZOO = ROOT / "tests" / "fixtures" / "config"
@@ -197,6 +198,28 @@ def test_the_documentation_names_every_setting() -> None:
 def test_the_documentation_is_current() -> None:
     """Mend with `python -m extproc.cli.config_docs > docs/configuration.md`."""
     assert (ROOT / "docs" / "configuration.md").read_text() == config_docs.document()
+
+
+class Sparse(Settings):
+    """Settings that may be left out."""
+
+    whole: Whole | None = Field(default=None, ge=0, le=1000, description="a")
+    span: Duration | None = Field(default=None, description="b")
+    word: Literal["x", "y"] | None = Field(default=None, description="c")
+    texts: list[str] | None = Field(default=None, description="d")
+    by_name: dict[str, float] = Field(default_factory=dict, description="e")
+
+
+def test_settings_that_may_be_left_out_are_documented_by_what_they_take() -> None:
+    """`Whole | None` was shown as numbers by name, with the default `None`."""
+    rows = [line for line in config_docs.document_of(Sparse) if line.startswith("| `")]
+    assert rows == [
+        "| `whole` | none | whole number, 0 to 1000 | a |",
+        "| `span` | none | duration | b |",
+        "| `word` | none | `x`, `y` | c |",
+        "| `texts` | none | list of texts | d |",
+        "| `by_name` | empty | numbers by name | e |",
+    ]
 
 
 def test_every_setting_has_a_meaning() -> None:
