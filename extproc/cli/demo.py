@@ -17,6 +17,7 @@ from rich.table import Table
 from extproc.cli.about import INTERRUPTED
 from extproc.cli.admin_port import fail, json_option
 from extproc.cli.terminal import console, progress
+from extproc.demo import kept
 from extproc.demo.drive import Report, drive
 from extproc.demo.processes import StackError
 from extproc.demo.stack import Stack, StackSettings
@@ -55,7 +56,7 @@ def _compare(workload: list[Arrival], redis_url: str | None, keep: bool, as_json
     """Both runs, then what came of them; with `keep` the second one's processes stay until Ctrl-C. Exit status."""
     with _running(_BASELINE, redis_url) as stack:
         baseline = _send(stack, _BASELINE, workload)
-    with _running(_OURS, redis_url) as stack:
+    with _running(_OURS, redis_url, keep=keep) as stack:
         ours = _send(stack, _OURS, workload)
         verdict, status = _verdict(baseline, ours)
         if as_json:
@@ -75,12 +76,14 @@ def _as_interrupt(*_: object) -> None:
 
 
 @contextmanager
-def _running(policy: str, redis_url: str | None) -> Iterator[Stack]:
+def _running(policy: str, redis_url: str | None, *, keep: bool = False) -> Iterator[Stack]:
     settings = StackSettings(policy=policy, redis_url=redis_url, engine=_ENGINE, pool=_pool())
     click.echo(f"{policy}: starting Redis, 4 replicas, a gateway and Envoy ...", err=True)
     stack = Stack(settings)
-    stack.__enter__()
     try:
+        if keep:
+            kept.unlock(stack)
+        stack.__enter__()
         yield stack
     finally:
         stack.close()
@@ -101,18 +104,13 @@ def _send(stack: Stack, policy: str, workload: list[Arrival]) -> Report:
 
 
 def _leave_running(stack: Stack, as_json: bool) -> None:
-    admin = stack.gateway_ports[0][1]
-    click.echo(
-        f"\nAll is running. Try it:\n\n"
-        f"  curl -i {stack.url}/v1/chat/completions -H 'content-type: application/json' \\\n"
-        f'    -d \'{{"model": "{stack.settings.model}", "messages": [{{"role": "user", "content": "hello"}}]}}\'\n'
-        f"  curl http://127.0.0.1:{admin}/decisions?last=1\n"
-        f"  curl http://127.0.0.1:{admin}/replicas\n\nCtrl-C ends it.",
-        err=as_json,
-    )
+    """Say how it is used, and wait for Ctrl-C. Raises StackError when that dies without which nothing goes on."""
+    click.echo(kept.guide(stack), err=as_json)
+    told: set[str] = set()
     try:
         while True:
-            stack.check()
+            for death in kept.deaths(stack, told):
+                click.echo(death, err=True)
             time.sleep(0.5)
     except KeyboardInterrupt:
         click.echo("stopping", err=True)

@@ -92,7 +92,7 @@ class Shell:
         found = shutil.which(name, path=self._env["PATH"])
         assert found is not None
         words = [str(self._folder / word) if (self._folder / word).is_file() else word for word in words]
-        self._running.append(Child(name, [found, *words], self._folder))
+        self._running.append(Child(Path(name).name, [found, *words], self._folder))
 
     def close(self) -> None:
         """End what runs."""
@@ -155,22 +155,41 @@ def test_the_way_to_an_envoy_of_ones_own_works_as_it_is_written(
 
 def test_a_demo_that_is_kept_prints_lines_that_work_and_ends_with_ctrl_c(path: str, tmp_path: Path) -> None:
     """Quickstart, 2. Runs of five seconds, whose figures are of no account here."""
-    assert ".venv/bin/kvsteer demo --keep" in blocks("docs/quickstart.md", "2. Look inside", "sh")[0]
+    began, looked, back = blocks("docs/quickstart.md", "2. Look inside", "sh")
+    assert lines_of(began) == ["source .venv/bin/activate", "kvsteer demo --keep"]
     demo = Child("demo", [sys.executable, "-m", "extproc", "demo", "--keep", "--seconds", "5"], tmp_path)
+    shell = Shell(tmp_path, path)
     try:
         demo.wait_until(lambda: "Ctrl-C ends it" in demo.said(200), patient(120))
-        shell = Shell(tmp_path, path)
-        printed = demo.said(200)
-        lines = re.findall(r"^  (curl (?:.*\\\n)?.*)", printed, re.MULTILINE)
-        assert len(lines) == 3, printed
-        answers_ = [shell.type(line) for line in lines]
-        assert "x-kvsteer-replica: " in answers_[0]
-        assert json.loads(answers_[1])["decisions"][0]["outcome"] == "steered"
-        (admin,) = set(re.findall(r"http://(127\.0\.0\.1:\d+)/replicas", printed))
-        for line in blocks("docs/quickstart.md", "2. Look inside", "sh")[1].splitlines():
-            assert shell.type(line.replace("127.0.0.1:9095", admin).partition("   #")[0])
+        printed = demo.said(200).partition("All is running")[2]
+        *lines, kill = typed_of(printed)
+        assert len(lines) == 8, printed
+        said = [shell.type(line) for line in lines[:5]]
+        shell.type("\n".join(lines[5:]))  # in one shell, for what it exports
+        assert "x-kvsteer-replica: " in said[0]
+        assert json.loads(said[1])["decisions"][0]["outcome"] == "steered"
+        assert "round_robin" in said[3]
+        (admin,) = re.findall(r"The page: http://(\S+)/", printed)
+        (settings,) = set(re.findall(r" -c (\S+)", printed))
+        for line in lines_of(looked) + lines_of(back):
+            assert shell.type(line.replace("127.0.0.1:9095", admin).replace("FILE", settings))
+        shell.type(kill)
+        until(
+            lambda: re.search(r"redis died[^$]*--port .*\n", demo.said(300)), 20, "the death of Redis is told"
+        )
+        (again,) = typed_of(demo.said(300).partition("redis died")[2])
+        assert "x-kvsteer-replica: " in shell.type(lines[0])
+        shell.leave(again)
+        health = f"curl -s http://{admin}/healthz"
+        until(lambda: json.loads(shell.type(health))["shared"] == "ok", 30, "Redis is back")
         demo.signal(signal.SIGINT)
         until(lambda: not demo.running, 20, "the demo ends")
     finally:
+        shell.close()
         with suppress(OSError):
             demo.kill()
+
+
+def typed_of(said: str) -> list[str]:
+    """The lines to type in what a demo says: those set in by two spaces, and by four where one goes on."""
+    return re.findall(r"^  (\S(?:.*\\\n)?.*)", said, re.MULTILINE)

@@ -18,8 +18,10 @@ from extproc.app import Gateway
 from extproc.cli import COMMANDS
 from extproc.cli import main as kvsteer
 from extproc.config import parse
-from extproc.core import states
+from extproc.core import fleet, states
+from extproc.core.adapters import NOT_LISTED
 from extproc.core.dialects import DIALECTS
+from extproc.core.lifecycle import HEALTHY, STATES
 from extproc.core.policies import POLICIES, policy_settings
 from extproc.engines import NAMES
 from extproc.errors import ConfigError
@@ -101,6 +103,37 @@ def test_every_command_line_shown_is_one_that_would_run(page: str, line: str) ->
         command = kvsteer.get_command(context, name)
         assert command is not None
         command.make_context(name, arguments, parent=context)  # refuses what it does not know
+
+
+def typed(text: str) -> Iterator[str]:
+    """What a page shows to be typed: lines of shell, without remarks, and words in backticks."""
+    for block in [*blocks(text, "sh"), *blocks(text, "")]:
+        yield from (re.split(r"(?:^|\s+)# ", line)[0] for line in block.splitlines())
+    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def bare(line: str) -> list[str]:
+    """Addresses of a line in which zsh and bash would take `?`, `*` or `&` for something else."""
+    return re.findall(r"(?<![\S'\"])https?://[^\s'\"]*[?&*][^\s'\"]*", line)
+
+
+def test_addresses_that_a_shell_would_take_apart_are_quoted() -> None:
+    assert bare("curl -s http://127.0.0.1:9095/decisions?last=1") == [
+        "http://127.0.0.1:9095/decisions?last=1"
+    ]
+    assert bare("curl -s 'http://127.0.0.1:9095/decisions?last=1'") == []
+    shown = [(page, line) for page, text in TEXTS.items() for line in typed(text)]
+    assert [(page, found) for page, line in shown for found in bare(line)] == []
+
+
+def test_kvsteer_comes_onto_the_path_before_it_is_typed() -> None:
+    for page, text in TEXTS.items():
+        assert ".venv/bin/kvsteer " not in text, page
+    first = blocks(TEXTS["docs/quickstart.md"], "sh")
+    assert [block.splitlines()[0].split("  ")[0] for block in first[:2]] == [
+        "make demo",
+        "source .venv/bin/activate",
+    ]
 
 
 def test_every_make_target_named_exists() -> None:
@@ -204,6 +237,28 @@ def test_every_outcome_is_documented() -> None:
         r"^\| `(\w+)` \|", section("docs/metrics.md", "Requests").partition("Outcomes:")[2], re.M
     )
     assert set(table) == {"outcome", *outcomes} - {states.ENDED_EARLY}  # the heading is in backticks too
+
+
+def test_every_reason_to_be_no_candidate_is_documented() -> None:
+    """The words of core/fleet.py and core/adapters.py and the states but healthy: in operations as a table."""
+    words = {getattr(fleet, name) for name in fleet.__annotations__ if isinstance(getattr(fleet, name), str)}
+    assert {fleet.STALE, fleet.KV_CEILING, *fleet.SOFT} <= words | set(STATES)
+    reasons = words | {NOT_LISTED, *STATES} - {HEALTHY}
+    table = (
+        section("docs/operations.md", "The admin port").partition("| `excluded` |")[2].partition("\n\n")[0]
+    )
+    assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == reasons
+
+
+def test_what_has_a_count_and_no_decision_is_documented() -> None:
+    """`unknown_model` is not in /decisions, and was said to have passed unsteered."""
+    text = section("docs/operations.md", "Why did this request go there?")
+    outcomes = {getattr(states, name) for name in states.__annotations__ if name.isupper()}
+    decided = {
+        states.STEERED, states.UNREADABLE, states.NO_BODY, states.NOT_ADMITTED,
+        states.ENDED_EARLY, states.OBSERVED,  # never counted, and no exchange
+    }  # fmt: skip
+    assert [word for word in outcomes - decided if f"`{word}`" not in text] == []
 
 
 # -- pages -------------------------------------------------------------------------------------------------
