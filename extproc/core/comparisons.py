@@ -65,9 +65,9 @@ class Comparisons:
         if self._ends >= TOGETHER or self._truth.role() != ALONE:
             self.catch_up()
 
-    def void(self, key: int) -> None:
+    def void(self, key: int, *, refused: bool = False) -> None:
         """As `Truth.void`, at once: the index is not to believe longer than must be what never was."""
-        self.truth.void(key)
+        self.truth.void(key, refused=refused)
 
     def catch_up(self) -> None:
         """Compare all that waits."""

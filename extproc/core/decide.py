@@ -134,9 +134,8 @@ def weigh(
     only: Sequence[Addresses] = (),
 ) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
-    decision = Decision(key, pool, prompt, now)
-    decision.ratio = ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
-    decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
+    decision = sized(key, pool, prompt, now)
+    ratio, tokens, output = decision.ratio, decision.tokens, decision.output
     held = _held(pool, decision, ratio, tokens)
     candidates: Sequence[Replica]
     adapter = pool.adapters.of(prompt) if pool.adapters is not None else ""
@@ -149,7 +148,6 @@ def weigh(
     if not candidates:
         return decision
     decision.candidates = candidates
-    decision.output = output = _expected_output(pool, prompt, tokens)
     decision.columns = columns = _column(pool, candidates, held)
     decision.rho = rho = pool.rho(candidates, now)
     half = 0.5 / pool.traits.prefill_doubling
@@ -170,6 +168,15 @@ def weigh(
     if pool.shadow is not None:
         chooser = None if decision.trouble == POLICY_FAILED else pool.policy
         decision.shadow = pool.shadow.look(ask, chooser, choice)
+    return decision
+
+
+def sized(key: int, pool: Pool, prompt: Prompt | None, now: float) -> Decision:
+    """A decision for no replica yet, with what its prompt and its answer are expected to have, in tokens."""
+    decision = Decision(key, pool, prompt, now)
+    decision.ratio = ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
+    decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
+    decision.output = _expected_output(pool, prompt, tokens)
     return decision
 
 

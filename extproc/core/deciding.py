@@ -234,6 +234,7 @@ class Deciding:
         self.decision = wire.turned_away(answer, self._key, pool, prompt, now)
         self.state = DECIDED
         self.outcome, self.why = NOT_ADMITTED, answer.reason
+        self.ending = Ending.refused(answer.refusal.status)
         return Reply(wire.refusal(answer))
 
     def _refuse(self, outcome: str, why: str = "") -> Reply:
@@ -241,7 +242,9 @@ class Deciding:
             self._duplex.drop()
         self.state = DECIDED
         self.outcome, self.why = outcome, why
-        return Reply(_REFUSALS[outcome])
+        refused = _REFUSALS[outcome]
+        self.ending = Ending.refused(refused.status)
+        return Reply(refused.message)
 
     def _answer(self, data: bytes) -> Reply:
         self.state, self.outcome = DECIDED, ANSWERED

@@ -61,6 +61,13 @@ class Ending:
         self.unreached = self.uncomputed = self.over = self.is_filters = False
         self.first_token: float | None = None
 
+    @classmethod
+    def refused(cls, status: int) -> "Ending":
+        """Of a request that the gateway itself answered, with this status."""
+        made = cls()
+        made.by, made.status = GATEWAY, status
+        return made
+
     @property
     def reached(self) -> bool:
         """Whether anything told that a replica got the request, or that it was answered."""

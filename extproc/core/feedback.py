@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Status from which on an answer is an error.
 _ERROR: Final = 400
+#: Status from which on it is the server's fault.
+_FAULT: Final = 500
 #: Characters of a model's name; of longer ones nothing is learned (core/ratios.py, core/output.py).
 _NAME: Final = 256
 
@@ -85,7 +87,7 @@ class Feedback:
             self._compared.void(decision.key)
             _served_elsewhere(decision, ending.served, now)
         elif ending is not None and _never_computed(ending):
-            self._compared.void(decision.key)
+            self._compared.void(decision.key, refused=_is_refusal(ending))
         elif usage is not None:
             self._compared.ended(decision.key, usage.input, usage.cached, now)
         else:
@@ -144,6 +146,12 @@ def _served_elsewhere(decision: "Decision", served: str, now: float) -> None:
     replica = decision.pool.get(served)
     if replica is not None and decision.prompt is not None:
         decision.pool.place(replica, decision.prompt.chains, now)
+
+
+def _is_refusal(ending: Ending) -> bool:
+    """Whether an engine answered that it won't: a fault of the request's, or its time has not come."""
+    told = not ending.unreached and ending.by != UPSTREAM
+    return told and ending.status is not None and _ERROR <= ending.status < _FAULT
 
 
 def _never_computed(ending: Ending) -> bool:

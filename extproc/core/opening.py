@@ -39,6 +39,8 @@ _OWNED_PREFIXES: Final = tuple(prefix.encode() for prefix in headers.OWNED_PREFI
 _OWNED_NAMES: Final = frozenset(name.encode() for name in headers.OWNED_NAMES)
 #: Characters of a `traceparent` that are kept: the form of today has 55.
 _TRACE: Final = 64
+#: In place of one where several differ: whose trace it is nobody can tell, so it is in none.
+_SEVERAL: Final = "several"
 #: No header wanted.
 NOTHING: Final[frozenset[str]] = frozenset()
 _NONE_KEPT: Final[Mapping[str, str]] = {}
@@ -82,7 +84,8 @@ class Opening:
         owned: names of headers that the gateway owns, of which the client sent copies.
         alone: whether the request has no body.
         mode, response_mode: how the bodies come (`ProcessingMode.BodySendMode`).
-        trace: `traceparent` as the client or Envoy sent it, not checked; "" for none.
+        trace: `traceparent` as the client or Envoy sent it, not checked; "" for none, and what is no valid one where
+            several were sent that differ.
         only: endpoints that the request is limited to, each of them; empty for no limit.
         kept: what was wanted and is there, the last where one is given twice.
     """
@@ -159,7 +162,8 @@ class Opening:
         if name == b"content-encoding":
             self.coding = text
         elif name == b"traceparent":
-            self.trace = text[:_TRACE]
+            text = text[:_TRACE]
+            self.trace = text if self.trace in ("", text) else _SEVERAL if text else self.trace
         elif _is_owned(name):
             self.owned += (name.decode(),)
             if selects and text and name == _SELECTION:

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple, Protocol
 
 from extproc.core import replies
 
-#: `traceparent`: version, trace, caller's span, flags. Version ff and ids of zeros are invalid; later versions may
-#: have more behind.
+#: `traceparent`: version, trace, caller's span, flags. Version ff and ids of zeros are invalid; version 00 has 55
+#: characters, later ones may have more behind a dash.
 _PARENT = re.compile(
-    r"^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?=\Z|-)"
+    r"^(?!ff)(?!00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?=\Z|-)",
+    re.DOTALL,
 )
 _HEADER: Final = "traceparent"
 #: The answer's part that sets it, cut where its 55 characters belong: at headers, and at a body.

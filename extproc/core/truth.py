@@ -57,7 +57,7 @@ class View(NamedTuple):
     `precision` is the share of the predicted tokens that came, `recent` that of the last predictions, without those
     that the capacity believed explains; `unexpected` are tokens that came beyond what was predicted. `scale` is what
     predicted tokens count for now, 0..1. Capacities are bytes of prompt. `emptied` and `distrusted` count how often,
-    `voided` prompts that were never computed there.
+    `voided` prompts that were never computed there, without those it refused.
     """
 
     samples: int
@@ -207,13 +207,17 @@ class Truth:
         if prompt is not None:
             prompt.slot.came(prompt)
 
-    def void(self, key: int) -> None:
-        """The prompt was never computed there: what it alone brought is not held. Unknown keys are ignored."""
+    def void(self, key: int, *, refused: bool = False) -> None:
+        """The prompt was never computed there: what it alone brought is not held. Unknown keys are ignored.
+
+        One that its engine `refused` is none to count: it computes none of those.
+        """
         prompt = self._open.pop(key, None)
         if prompt is None:
             return
         self.on_outcome(key, 0.0, None)
-        prompt.slot.belief.totals.voided += 1
+        if not refused:
+            prompt.slot.belief.totals.voided += 1
         if prompt.fresh is None:
             return
         known, hashes = prompt.slot, prompt.chain.hashes[prompt.fresh :]

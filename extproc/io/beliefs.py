@@ -7,6 +7,7 @@ import structlog
 from extproc.core.announced import WATCHER
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
+from extproc.io.repeats import VOIDED
 
 _log = structlog.get_logger("kvsteer.feedback")
 
@@ -92,7 +93,7 @@ def _tell(key: tuple[str, str, int], before: tuple[int, int, int], now: tuple[in
             "a cache does not hold what is believed: its replica is distrusted until it does", **where
         )
     if voided:
-        _log.info("prompts were never computed where they were sent", count=voided, **where)
+        _log.info(VOIDED, count=voided, **where)
 
 
 def _short(value: float | None) -> float | None:

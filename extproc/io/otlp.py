@@ -80,10 +80,13 @@ def _told(exchange: Exchange) -> Iterator[str]:
     if decision.reason:
         yield attribute("kvsteer.reason", decision.reason)
     yield attribute("kvsteer.outcome", exchange.outcome)
+    if exchange.admitted is not None:
+        yield attribute("kvsteer.tenant", exchange.admitted.tenant)
     if decision.replica is not None:
         yield attribute("kvsteer.replica", decision.replica.address)
     yield attribute("kvsteer.candidates", len(decision.candidates))
     yield _number("kvsteer.prompt_tokens", round(decision.tokens))
+    yield _number("kvsteer.output_tokens_expected", round(decision.output))
     yield _number("kvsteer.cached_tokens_expected", round(decision.cached))
     yield _number("kvsteer.held_seconds", float(exchange.waited))
     if decision.prompt is not None and decision.prompt.model:

@@ -77,7 +77,9 @@ class OutcomeMetrics(Collector):
         if decision is None:
             return
         pool = decision.pool.name
-        key = pool, ending.by, (ending.status or 0) // 100, ending.verdict
+        # What the gateway refused is told by kvsteer_exchanges_total; here are replicas' statuses, and Envoy's.
+        status = ending.status if decision.replica is not None else None
+        key = pool, ending.by, (status or 0) // 100, ending.verdict
         ended[key] = ended.get(key, 0) + 1
         if ending.first_token is not None:
             first = ending.first_token - decision.at + exchange.waited

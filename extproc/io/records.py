@@ -178,9 +178,10 @@ def admission_of(answer: Answer | None) -> dict[str, Any] | None:
 
 
 def _retry_after(answer: Answer) -> float | None:
-    """Seconds: of a refusal what the client was told, of any other the predicted wait; None where none is known."""
+    """Seconds: of a refusal what the client was told, None where it is not to come again; of any other the predicted
+    wait, None where none is known."""
     if answer.verdict == REJECT and not answer.dry:
-        return whole_seconds(answer.retry_after)
+        return None if answer.is_final else whole_seconds(answer.retry_after)
     return None if math.isinf(answer.retry_after) else round(answer.retry_after, 3)
 
 
@@ -211,7 +212,7 @@ def request_of(decision: Decision) -> dict[str, Any]:
         "prompt_tokens": decision.tokens,
         "output_tokens_expected": round(decision.output),
         "cached_tokens_expected": round(decision.cached),
-        "tokens_charged": int(decision.tokens + decision.output),
+        "tokens_charged": int(decision.tokens + decision.output) if decision.replica is not None else 0,
     }
     if prompt is not None:
         known |= {

@@ -1,8 +1,8 @@
 """Log lines of one kind are told a few times; of the rest there is one line now and then, which says how many.
 
 Ten thousand replicas that fail at once would else write ten thousand lines each round, and hide what matters. It
-works on warnings and errors of every part of the program, in one place: what a line's kind is, its text says, as all
-else of it (replica, pool, reason) is in fields.
+works on warnings and errors of every part of the program, and on what else repeats, in one place: what a line's kind
+is, its text says, as all else of it (replica, pool, reason) is in fields.
 """
 
 import threading
@@ -21,8 +21,11 @@ _PERIOD: Final = 30.0
 _KINDS: Final = 256
 #: The kind of all further ones.
 _OTHERS: Final = "lines of further kinds"
-#: Levels that are bounded. Lower ones are either rare or wanted for each request (`log.requests`).
+#: Levels that are bounded. Lines of lower ones are either rare or wanted for each request (`log.requests`) ...
 _BOUNDED: Final = frozenset({"warning", "error", "critical"})
+#: ... but for these, which come for each replica, once a second as long as something lasts.
+VOIDED: Final = "prompts were never computed where they were sent"
+_REPEATED: Final = frozenset({VOIDED})
 
 SUMMARY: Final = "lines were left out"
 
@@ -131,7 +134,7 @@ class BoundedRepeats:
     def __call__(self, _logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """The line, to be written. Raises structlog.DropEvent for one that is only counted."""
         kind = str(line.get("event", ""))
-        if method not in _BOUNDED or kind == SUMMARY:
+        if (method not in _BOUNDED and kind not in _REPEATED) or kind == SUMMARY:
             return line
         with self._lock:
             if self._repeats.tells(kind, self._clock()):

@@ -31,6 +31,14 @@ _BATCH: Final = 512
 _PIECE: Final = 32
 #: Bytes of a collector's answer that are read: it has two fields.
 _ANSWER: Final = 16_384
+#: What a failed call means, by its error; the first that fits.
+_CAUSES: Final = (
+    (TimeoutError, "it does not answer within tracing.timeout"),
+    (aiohttp.ClientConnectorCertificateError, "its certificate can't be verified"),
+    (aiohttp.ClientSSLError, "what answers there speaks no TLS; is it http:// in tracing.endpoint?"),
+    (aiohttp.ClientConnectorDNSError, "there is no such name; check tracing.endpoint"),
+    (aiohttp.ClientConnectorError, "it can't be reached, or nobody listens there; check tracing.endpoint"),
+)
 _HEADERS: Final = {"content-type": "application/json"}
 
 
@@ -117,7 +125,7 @@ class Tracer(Collector):
         try:
             taken, why = await self._post(session, await self.message(batch), len(batch))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            why = type(error).__name__
+            why = cause(error)
         finally:
             self.counts["sent"] += taken
             self.counts["failed"] += len(batch) - taken
@@ -155,6 +163,14 @@ class Tracer(Collector):
                 _log.warning("traces are not taken", endpoint=self._settings.endpoint, why=why)
             else:
                 _log.info("traces are taken again", endpoint=self._settings.endpoint)
+
+
+def cause(error: Exception) -> str:
+    """Why a collector could not be asked, in words that quote nothing of it."""
+    for kind, words in _CAUSES:
+        if isinstance(error, kind):
+            return words
+    return "its answer broke off or is no HTTP"
 
 
 def _rejected(answer: bytes) -> int:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from extproc.core.admission.answers import QUEUE, REJECT, Answer
-from extproc.core.admission.budget import POOL_FULL, Budget
+from extproc.core.admission.budget import POOL_FULL, TENANT_TOO_LARGE, Budget
 from extproc.core.admission.gate import Ask, Gate
 from extproc.core.admission.queue import QueueSettings
 from extproc.core.admission.tenants import Tenant, Tenants
@@ -31,6 +31,12 @@ def test_a_refusals_record_has_the_retry_after_that_was_told(
     told = admission_of(answer)
     assert told is not None
     assert told["retry_after"] == recorded
+
+
+def test_a_refusal_for_good_has_no_retry_after_in_its_record_as_its_client_got_none() -> None:
+    told = admission_of(Answer(verdict=REJECT, reason=TENANT_TOO_LARGE, tenant="a", retry_after=math.inf))
+    assert told is not None
+    assert told["retry_after"] is None
 
 
 @pytest.mark.parametrize(("per_minute", "left"), [(math.inf, math.inf), (6000.0, 0.0)])

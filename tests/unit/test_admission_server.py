@@ -123,6 +123,22 @@ async def test_a_request_above_a_tenants_cap_answers_429_insufficient_quota() ->
     assert (status, error["code"]) == (429, "insufficient_quota")
 
 
+async def test_a_refusals_record_has_its_sizes_apart_its_status_and_no_charge() -> None:
+    it = await supplied()
+    exchange, said = Client(it, "capped-id").send(300)
+    record = it.records.last(1)[0]
+    asked = record["request"]
+    # The prompt is "x" in a template; of the answer 300 tokens are allowed, of which the pool expects 256 as a rule.
+    assert asked["prompt_tokens"] < 10
+    assert asked["output_tokens_expected"] == 256
+    assert asked["tokens_charged"] == 0
+    assert record["admission"]["tokens"] == pytest.approx(asked["prompt_tokens"] + 256, abs=1)
+    assert record["admission"]["retry_after"] is None
+    assert "retry-after" not in refused(said)[1]
+    assert (record["ending"]["by"], record["ending"]["status"]) == ("gateway", refused(said)[0])
+    exchange.end(clock.monotonic())
+
+
 async def test_a_length_that_is_too_much_is_refused_at_the_headers() -> None:
     exchange = Exchange((await supplied()).steering)
     said = answer(exchange.receive(request_headers(x_tenant="gold-id", content_length="2001"), 0.0).data)

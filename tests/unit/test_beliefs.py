@@ -1,12 +1,18 @@
 """What was learned of caches and tokens is shown, and told in the log once."""
 
+import random
+
+import pytest
 from structlog.testing import capture_logs
 
 from extproc.cli.replicas import table
 from extproc.core.announced import WATCHER
+from extproc.core.decide import decide
+from extproc.core.ending import Ending
 from extproc.core.fleet import Replica
+from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
-from extproc.core.prompt import Chain
+from extproc.core.prompt import Chain, Prompt
 from extproc.io.beliefs import Beliefs, cache_of, ratios_of
 
 KIB4 = 4096
@@ -77,6 +83,26 @@ def test_an_emptied_cache_and_prompts_never_computed_are_told_once() -> None:
         ("a cache does not hold what is believed", "10.0.0.1:80", None),
         ("prompts were never computed where they were sent", "10.0.0.1:80", 1),
     ]
+
+
+@pytest.mark.parametrize(("status", "counted"), [(404, 0), (429, 0), (500, 1), (None, 1)])
+def test_prompts_that_an_engine_refused_are_no_news(status: int | None, counted: int) -> None:
+    """An engine without the model answers 404 to every one of them; what brought the prompt nowhere counts."""
+    made = pool()
+    replica = made.join("10.0.0.1:80", 0.0)
+    prompt = Prompt(dialect="openai_chat", kind="generate", model="m", chains=[Chain([1], [KIB4])], size=KIB4)
+    decision = decide(made, prompt, Ledger(), random.Random(1), key=1, now=1.0)
+    assert decision.replica is replica
+    ending = Ending()
+    ending.by, ending.status, ending.unreached = (
+        ("complete", status, False) if status else ("gateway", 503, True)
+    )
+    assert made.feedback is not None
+    made.feedback.ended(decision, ending, 2.0)
+    shown = cache_of(made, replica)
+    assert shown is not None
+    assert shown["voided"] == counted
+    assert made.index.match([1]) == {}, "it is not believed to be held, either way"
 
 
 def test_a_gateway_without_feedback_logs_nothing() -> None:

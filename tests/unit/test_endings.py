@@ -184,6 +184,18 @@ def test_entries_of_refused_requests_are_known_and_told_to_no_other_of_their_id(
     assert (world.entries("known"), world.entries("ambiguous")) == (1, 1)
 
 
+def test_what_the_gateway_answered_stays_whatever_envoy_logs_of_it_and_is_counted_apart_from_envoys() -> None:
+    world = World(replicas=1)
+    only = world.steering.pools[0].replicas[0]
+    only.drain("operator", 0.5)
+    refused = world.exchange()
+    world.endings.logged(Ended("", "id-1", 502, None, False, code=502), 1.1)
+    assert refused.ending is not None
+    assert (refused.ending.by, refused.ending.status) == ("gateway", 503)
+    assert (world.counted("gateway", "unknown"), world.counted("gateway", "5xx")) == (1, None)
+    assert world.entries("known") == 1
+
+
 def test_a_record_tells_an_end_that_is_open_from_one_that_nobody_told() -> None:
     world = World()
     exchange = world.exchange()

@@ -14,6 +14,7 @@ from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.states import DECIDED, OVER
 from extproc.core.steering import Rules, Steering
+from extproc.io.records import request_of
 from extproc.pb import ext_proc_pb2 as pb
 from tests.examples import examples
 from tests.unit.messages import (
@@ -294,6 +295,14 @@ def test_no_candidate_is_503_with_retry_after() -> None:
     only.drain("operator", 0.5)
     exchange, reply = steered(mind, chat())
     assert (exchange.outcome, reply.immediate_response.status.code) == ("no_candidate", 503)
+    assert exchange.ending is not None
+    assert (exchange.ending.by, exchange.ending.status) == ("gateway", 503), (
+        "the gateway knows what it answered"
+    )
+    assert exchange.decision is not None
+    asked = request_of(exchange.decision)
+    assert asked["prompt_tokens"] > 0
+    assert (asked["output_tokens_expected"], asked["tokens_charged"]) == (256, 0), "nobody was charged"
     names = {o.header.key: o.header.raw_value for o in reply.immediate_response.headers.set_headers}
     assert names["retry-after"] == b"1"
     assert names["content-type"] == b"application/json"

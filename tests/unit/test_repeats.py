@@ -12,7 +12,7 @@ import structlog
 
 from extproc.config import LogSettings
 from extproc.io import logs
-from extproc.io.repeats import SUMMARY, BoundedRepeats, LeftOut, Repeats
+from extproc.io.repeats import SUMMARY, VOIDED, BoundedRepeats, LeftOut, Repeats
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +74,10 @@ def processed(bounded: BoundedRepeats, method: str, event: str) -> bool:
     return True
 
 
-def test_lines_below_warnings_are_never_left_out() -> None:
+def test_lines_below_warnings_are_not_left_out() -> None:
     bounded = BoundedRepeats(repeats=Repeats(first=1), clock=lambda: 0.0)
     assert all(processed(bounded, "info", "request") for _ in range(100))
+    assert [processed(bounded, "info", VOIDED) for _ in range(2)] == [True, False], "but for one that repeats"
     assert [processed(bounded, "warning", "x") for _ in range(2)] == [True, False]
 
 

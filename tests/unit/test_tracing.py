@@ -5,19 +5,22 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import aiohttp
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
+from extproc.core.admission.answers import Answer
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
 from extproc.core.tracing import Span, Traces, parent_of, told
 from extproc.core.usage.record import Usage
-from extproc.io.tracing import Tracer, tracer_of
+from extproc.io.tracing import Tracer, cause, tracer_of
 from extproc.pb import ext_proc_pb2 as pb
 from extproc.settings.tracing import TracingSettings
 from tests.unit.messages import answer, chat, mutation, request_body, request_headers, set_headers
@@ -30,13 +33,13 @@ def exchange(trace: str = "", **more: Any) -> Exchange:
     pool = SimpleNamespace(name="chat", policy_name="charged_cost")
     decision = SimpleNamespace(
         pool=pool, at=100.0, reason="least_cost", replica=SimpleNamespace(address="10.0.0.1:8000"), candidates=[1, 2],
-        tokens=900, cached=640, prompt=SimpleNamespace(model="m" * 200),
+        tokens=900, output=16.4, cached=640, prompt=SimpleNamespace(model="m" * 200),
     )  # fmt: skip
     ending = Ending()
     ending.by, ending.status, ending.served = "complete", 200, "10.0.0.1:8000"
     made = SimpleNamespace(
         opening=SimpleNamespace(trace=trace), decision=decision, ending=ending, request_id="r-1", outcome="steered",
-        waited=0.5, caller="", span=None,
+        waited=0.5, caller="", span=None, admitted=None,
     )  # fmt: skip
     vars(made).update(more)
     return cast(Exchange, made)
@@ -123,6 +126,21 @@ def test_a_request_for_which_there_was_no_replica_has_a_span_too() -> None:
     assert not {"kvsteer.replica", "kvsteer.reason", "gen_ai.request.model", "kvsteer.ended_by"} & set(told)
 
 
+def test_a_refused_request_s_span_tells_its_tenant_its_status_and_its_sizes_apart() -> None:
+    made = tracer()
+    admitted = Answer(verdict="reject", reason="tenant_too_large", tenant="evil")
+    ended = exchange(ending=Ending.refused(429), outcome="not_admitted", admitted=admitted)
+    assert ended.decision is not None
+    vars(ended.decision).update(replica=None, candidates=[], tokens=13, output=190.0, cached=0)
+    made.ended(ended, 103.0)
+    (span,) = spans(made)
+    told = attributes(span)
+    assert (told["kvsteer.tenant"], told["http.response.status_code"]) == ("evil", "429")
+    assert (told["kvsteer.prompt_tokens"], told["kvsteer.output_tokens_expected"]) == ("13", "190")
+    assert told["kvsteer.ended_by"] == "gateway"
+    assert span["status"] == {}
+
+
 def test_many_spans_make_one_message() -> None:
     made = tracer()
     for number in range(100):  # more than are written at a time
@@ -149,12 +167,29 @@ def test_the_oldest_are_dropped_and_counted_when_too_many_wait() -> None:
     assert made.counts == {"sent": 0, "dropped": 2, "failed": 0}
 
 
-async def test_spans_that_no_collector_takes_are_counted_and_not_kept() -> None:
-    made = tracer(timeout=0.5)
+async def test_spans_that_no_collector_takes_are_counted_and_not_kept_and_why_is_said_in_words() -> None:
+    made = tracer()  # its endpoint is port 1 of this host, where nobody listens
     sent(made, exchange())
-    async with made.session() as session:
-        assert not await made.send(session)
+    with capture_logs() as said:
+        async with made.session() as session:
+            assert not await made.send(session)
     assert (len(made), made.counts["failed"]) == (0, 1)
+    (line,) = said
+    assert line["event"] == "traces are not taken"
+    assert line["why"] == "it can't be reached, or nobody listens there; check tracing.endpoint"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError(), "it does not answer within tracing.timeout"),
+        (aiohttp.ServerTimeoutError(), "it does not answer within tracing.timeout"),
+        (aiohttp.ServerDisconnectedError(), "its answer broke off or is no HTTP"),
+        (ConnectionResetError(), "its answer broke off or is no HTTP"),
+    ],
+)
+def test_why_a_collector_took_nothing_is_said_in_words(error: Exception, words: str) -> None:
+    assert cause(error) == words
 
 
 def test_without_an_endpoint_there_is_no_tracer() -> None:
@@ -167,6 +202,8 @@ def test_without_an_endpoint_there_is_no_tracer() -> None:
         "", "00", f"00-{_TRACE}-{_SPAN}", f"00-{_TRACE}-{_SPAN}-", f"ff-{_TRACE}-{_SPAN}-01",
         f"00-{'0' * 32}-{_SPAN}-01", f"00-{_TRACE}-{'0' * 16}-01", f"00-{_TRACE.upper()}-{_SPAN}-01",
         f"00-{_TRACE}-{_SPAN}-01\n", f"00-{_TRACE}-{_SPAN}-01x",
+        f"00-{_TRACE}-{_SPAN}-01-more", f"00-{_TRACE}-{_SPAN}-01-", f"00-{_TRACE}-{_SPAN}-01-\nmore",
+        f"01-{_TRACE}-{_SPAN}-01x", f"00-{_TRACE}-{_SPAN}-01,00-{_TRACE}-{_SPAN}-01",
     ],
 )  # fmt: skip
 def test_a_traceparent_that_is_none_is_not_followed(header: str) -> None:
@@ -174,7 +211,21 @@ def test_a_traceparent_that_is_none_is_not_followed(header: str) -> None:
 
 
 def test_a_traceparent_of_a_later_version_is_followed() -> None:
-    assert parent_of(f"01-{_TRACE}-{_SPAN}-01-more") == (_TRACE, _SPAN, True)
+    for more in ("", "-more"):
+        assert parent_of(f"01-{_TRACE}-{_SPAN}-01{more}") == (_TRACE, _SPAN, True)
+
+
+def test_two_callers_that_differ_are_none_and_a_trace_begins() -> None:
+    made = Exchange(steering())
+    message = request_headers(traceparent=f"00-{_TRACE}-{_SPAN}-01")
+    start = pb.ProcessingRequest.FromString(message)
+    other = f"00-{'a' * 32}-{_SPAN}-01".encode()
+    start.request_headers.headers.headers.add(key="traceparent", raw_value=other)
+    made.receive(start.SerializeToString(), 1.0)
+    made.receive(request_body(chat()), 1.0)
+    assert made.span is not None
+    assert made.span.parent == ""
+    assert made.span.trace not in (_TRACE, "a" * 32)
 
 
 @given(st.text(max_size=80))

@@ -2,7 +2,7 @@
 
 from extproc.core import replies
 from extproc.core.admission.answers import Answer, ratelimit_headers, whole_seconds
-from extproc.core.decide import Decision
+from extproc.core.decide import Decision, sized
 from extproc.core.ending import Ending
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
@@ -20,8 +20,7 @@ def refusal(answer: Answer) -> bytes:
 
 def turned_away(answer: Answer, key: int, pool: Pool, prompt: Prompt | None, now: float) -> Decision:
     """A refusal as a decision for no replica, to be kept and counted as one."""
-    decision = Decision(key, pool, prompt, now)
-    decision.tokens = answer.numbers.get("tokens", 0.0)
+    decision = sized(key, pool, prompt, now)
     decision.reason = answer.reason
     return decision
 
