@@ -76,8 +76,7 @@ ABOUT: Final[dict[str, About]] = {
         ),
         {
             0: "when done",
-            1: "when the output can't be written",
-            2: "when the configuration is faulty",
+            2: "when the configuration is faulty, or the output can't be written",
         },
         "it prints what Envoy reads",
     ),
@@ -100,8 +99,9 @@ ABOUT: Final[dict[str, About]] = {
         ),
         {
             0: "when done, also when it was interrupted and wrote what had come",
-            1: "when a gateway does not answer, or records for somebody else",
+            1: "when a gateway does not answer, records for somebody else, or what answers is none",
             2: "when an option is wrong, the trace can't be written, or no request came to its end",
+            3: "when a gateway went away before the time was up; what had come is written",
         },
     ),
     "explain": About(

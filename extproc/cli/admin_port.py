@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import orjson
 
+from extproc.cli.answers import Form, fault_of
 from extproc.cli.terminal import plain, waiting
 from extproc.errors import KvsteerError
 
@@ -81,7 +83,19 @@ def _opener() -> urllib.request.OpenerDirector:
 open_url = _opener().open
 
 
-def call(admin: str, path: str, holds: str, method: str = "GET") -> Any:
+class NotHad(KvsteerError):
+    """An admin port did not answer what it was asked for.
+
+    Attributes:
+        status: what the command exits with.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def call(admin: str, path: str, form: Form, method: str = "GET") -> Any:
     """JSON from the admin port.
 
     Prints what is wrong and exits: with 1 when it can't be had, also when somebody else answers there, 2 when
@@ -90,7 +104,7 @@ def call(admin: str, path: str, holds: str, method: str = "GET") -> Any:
     Args:
         admin: URL of the port.
         path: what is asked for.
-        holds: a key that every answer to it has; what lacks it is no gateway's.
+        form: what the answer looks like (extproc/cli/answers.py); one that does not is no gateway's.
         method: GET, or POST for orders.
     """
     try:
@@ -101,18 +115,26 @@ def call(admin: str, path: str, holds: str, method: str = "GET") -> Any:
     request = urllib.request.Request(admin + path, method=method, headers=headers)  # noqa: S310 - http(s) only, above
     try:
         with waiting(f"{admin}, {_DEADLINE:g} s at most"), open_url(request, timeout=_DEADLINE) as answer:
-            return _understood(admin, whole(answer, time.monotonic() + _DEADLINE), holds)
-    except urllib.error.HTTPError as error:
+            return understood(admin, whole(answer, time.monotonic() + _DEADLINE), form)
+    except NotHad as error:
+        fail(str(error), error.status)
+    except (OSError, HTTPException, ValueError) as error:
+        not_had = why_not(admin, path, error)
+        fail(str(not_had), not_had.status)
+
+
+def why_not(admin: str, path: str, error: Exception) -> NotHad:
+    """What it means that an admin port could not be asked: an OSError, HTTPException or ValueError of urllib."""
+    if isinstance(error, urllib.error.HTTPError):
         reason = _reason(error)
         if not reason:
-            _stranger(admin, f"HTTP status {error.code} to {path}")
-        fail(plain(reason), 3 if error.code == 409 else 2)
-    except HTTPException:
-        _stranger(admin, "no HTTP, as a gateway's grpc.address does")
-    except (OSError, ValueError) as error:
-        cause: Any = getattr(error, "reason", error)
-        told = plain(str(getattr(cause, "strerror", None) or cause))
-        fail(f"no gateway answers at {admin} ({told}); is it running, and is this its admin port?", 1)
+            return stranger(admin, f"HTTP status {error.code} to {path}")
+        return NotHad(plain(reason), 3 if error.code == 409 else 2)
+    if isinstance(error, HTTPException):
+        return stranger(admin, "no HTTP, as a gateway's grpc.address does")
+    cause: Any = getattr(error, "reason", error)
+    told = plain(str(getattr(cause, "strerror", None) or cause))
+    return NotHad(f"no gateway answers at {admin} ({told}); is it running, and is this its admin port?", 1)
 
 
 def _token() -> dict[str, str]:
@@ -146,19 +168,22 @@ def whole(answer: Any, deadline: float, most: int = _LARGEST) -> bytes:
     return b"".join(parts)
 
 
-def _understood(admin: str, body: bytes, holds: str) -> dict[str, Any]:
+def understood(admin: str, body: bytes, *forms: Form) -> dict[str, Any]:
+    """An answer that looks like one of `forms`. Raises NotHad for others, of which it says what the first lacks."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        _stranger(admin, "something that is not JSON")
-    if not isinstance(found, dict) or holds not in found:
-        _stranger(admin, f"JSON without {holds!r}")
-    return found
+        found = orjson.loads(body)
+    except ValueError:
+        raise stranger(admin, "something that is not JSON") from None
+    faults = [fault_of(found, form) for form in forms]
+    if all(faults):
+        raise stranger(admin, faults[0])
+    told: dict[str, Any] = found
+    return told
 
 
-def _stranger(admin: str, answered: str) -> NoReturn:
-    """Say that it is not a gateway's admin port that answers, and exit with 1."""
-    fail(
+def stranger(admin: str, answered: str) -> NotHad:
+    """It is not a gateway's admin port that answers."""
+    return NotHad(
         f"{admin} is not the admin port of a gateway of this version: it answered {answered}; "
         "give the gateway's admin.address (by default port 9095) with --admin",
         1,

@@ -10,14 +10,19 @@ import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from extproc.cli.admin_port import admin_option, call, fail, json_option, replica_path
+from extproc.cli.answers import ORDER, REPLICAS
 from extproc.cli.pick import show
-from extproc.cli.terminal import progress
+from extproc.cli.terminal import plain, progress
+from extproc.io.orders import MOST
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+#: Seconds of a unit; a number alone is seconds.
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: Seconds that a drain is watched at least where other gateways must hear of it: five times what they take.
 _SETTLE = 0.5
 #: Exit status when Redis did not take an order, so that other gateways don't know of it yet.
 _UNWRITTEN = 4
+#: Most characters that are shown of what was given.
+_SHOWN = 60
 #: Seconds between looks at what is still in flight.
 _LOOK = 0.25
 
@@ -27,7 +32,7 @@ _LOOK = 0.25
 @click.option(
     "--deadline",
     metavar="TIME",
-    help="After this the replica is dropped, e.g. 90s, 10m, 1h. Without one it may take its time.",
+    help="After this the replica is dropped, e.g. 90s, 10m, 1h; at most 7d. Without one it may take its time.",
 )
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Watch until nothing is in flight.")
 @click.option(
@@ -62,8 +67,8 @@ def command(
         show(pick, pool, admin, as_json)
         return
     assert replica is not None
-    query = "" if deadline is None else f"?deadline={seconds(deadline)}"
-    order = call(admin, replica_path(replica, "drain") + query, "replica", "POST")
+    query = "" if deadline is None else f"?deadline={_patience(deadline)}"
+    order = call(admin, replica_path(replica, "drain") + query, ORDER, "POST")
     address = order["replica"]  # in its canonical form
     settle = _SETTLE if order["reaches"].startswith("every") else 0.0
     left = _watch(admin, address, settle, quiet=as_json) if wait else _in_flight(admin, address)
@@ -71,7 +76,7 @@ def command(
     if as_json:
         click.echo(json.dumps({**order, **left, "state": state}))
     else:
-        click.echo(f"{address}: {state} for {order['reaches']}; {_said(state, left['requests'])}")
+        click.echo(plain(f"{address}: {state} for {order['reaches']}; {_said(state, left['requests'])}"))
     _exit_unwritten(order)
 
 
@@ -84,19 +89,26 @@ def undrain(replica: str, admin: str, as_json: bool) -> None:
 
     One that its drain's deadline removed joins its pool again, and warms up.
     """
-    order = call(admin, replica_path(replica, "undrain"), "replica", "POST")
-    click.echo(
-        json.dumps(order) if as_json else f"{order['replica']}: {order['state']} for {order['reaches']}"
-    )
+    order = call(admin, replica_path(replica, "undrain"), ORDER, "POST")
+    told = plain(f"{order['replica']}: {order['state']} for {order['reaches']}")
+    click.echo(json.dumps(order) if as_json else told)
     _exit_unwritten(order)
 
 
 def seconds(text: str, option: str = "--deadline") -> float:
     """Seconds of a time such as 90s, 10m or 1h. Exits with 2 when it is none."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if not match:
-        fail(f"{option} {text}: is no time; write for example 90s, 10m or 1h", 2)
+        fail(f"{option} {text[:_SHOWN]}: is no time; write for example 90s, 10m or 1h", 2)
     return float(match[1]) * _UNITS[match[2]]
+
+
+def _patience(text: str) -> float:
+    """Seconds of a deadline that a gateway takes. Exits with 2 when it is none."""
+    found = seconds(text)
+    if not 1 <= found <= MOST:
+        fail(f"--deadline {text[:_SHOWN]}: must be from 1s to {MOST / 86_400:.0f}d", 2)
+    return found
 
 
 def _exit_unwritten(order: dict[str, Any]) -> None:
@@ -111,9 +123,9 @@ def _said(state: str, requests: int) -> str:
 
 
 def _in_flight(admin: str, replica: str) -> dict[str, Any]:
-    answer = call(admin, "/replicas", "replicas")
+    answer = call(admin, "/replicas", REPLICAS)
     rows = [row for row in answer["replicas"] if row["replica"] == replica]
-    states = [row["state"] for row in [*rows, *answer.get("removed", [])] if row["replica"] == replica]
+    states = [row["state"] for row in [*rows, *(answer.get("removed") or [])] if row["replica"] == replica]
     return {
         "state": states[0] if states else None,
         "requests": sum(row["requests_in_flight"] for row in rows),

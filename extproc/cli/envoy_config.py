@@ -1,11 +1,13 @@
 """kvsteer envoy-config: Envoy's side of a configuration."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from extproc.cli.inputs import FILE
+from extproc.cli.inputs import FILE, NotWritable, cannot_write
 from extproc.config import GatewaySettings, load
 from extproc.envoyconfig import eds_document, eds_path, render, write_eds
 from extproc.errors import ConfigError
@@ -32,15 +34,16 @@ def command(path: str, output: str, eds: bool, workers: int | None) -> None:
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(2)
-    except OSError as error:
-        click.echo(f"{output}: can't be written: {error.strerror}; give another --output", err=True)
-        sys.exit(1)
+    except NotWritable as error:
+        click.echo(f"kvsteer: {error}", err=True)
+        sys.exit(2)
 
 
 def _bootstrap(settings: GatewaySettings, output: str) -> None:
     text = render(settings)
     if output:
-        Path(output).write_text(text, encoding="utf-8")
+        with _told(output):
+            Path(output).write_text(text, encoding="utf-8")
     else:
         click.echo(text, nl=False)
 
@@ -49,6 +52,16 @@ def _eds(settings: GatewaySettings, output: str) -> None:
     for pool in settings.pools:
         text = eds_document(pool)
         if output:
-            write_eds(output, pool.name, text)
+            with _told(output):
+                write_eds(output, pool.name, text)
         else:
             click.echo(f"# {eds_path(settings.envoy.eds_dir, pool.name)}\n---\n{text}", nl=False)
+
+
+@contextmanager
+def _told(output: str) -> Iterator[None]:
+    """Raise NotWritable when what is named by --output can't be written; of standard output any command tells."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write("--output", Path(output), error) from None

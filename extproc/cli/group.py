@@ -47,6 +47,7 @@ class Lazy(click.Group):
             return run(*args, standalone_mode=False, **given)
 
         if is_program:
+            _open_closed()
             sys.exit(ended(work))
         return work()
 
@@ -123,6 +124,13 @@ def ended(work: Callable[[], Any]) -> int:
         click.echo(f"kvsteer: can't write the output: {error.strerror}; free some space", err=True)
         return 2
     return status if isinstance(status, int) else 0
+
+
+def _open_closed() -> None:
+    """What was closed for us (`>&-`) is as /dev/null; else Python has no stream, and another file gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we run
 
 
 def _drop_output() -> None:

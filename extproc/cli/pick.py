@@ -7,13 +7,14 @@ from urllib.parse import urlencode
 import click
 
 from extproc.cli.admin_port import call
+from extproc.cli.answers import PICKED
 from extproc.cli.terminal import plain
 
 
 def show(count: int, pool: str, admin: str, as_json: bool) -> None:
     """Name `count` replicas of a pool ("" for the only one) and why. Changes nothing; exits as `call` does."""
     query = {"count": count} | ({"pool": pool} if pool else {})
-    answer = call(admin, f"/scale-in?{urlencode(query)}", "picked")
+    answer = call(admin, f"/scale-in?{urlencode(query)}", PICKED)
     if as_json:
         click.echo(json.dumps(answer))
         return

@@ -8,6 +8,7 @@ import click
 from rich.table import Table
 
 from extproc.cli.admin_port import admin_option, call, json_option
+from extproc.cli.answers import REPLICAS
 from extproc.cli.terminal import console, plain
 
 #: Columns of a table that no terminal bounds.
@@ -22,11 +23,11 @@ def command(admin: str, as_json: bool) -> None:
 
     One that a drain's deadline removed is shown as removed until it is undrained, or gone from discovery.
     """
-    answer = call(admin, "/replicas", "replicas")
+    answer = call(admin, "/replicas", REPLICAS)
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    console(_PIPED_WIDTH).print(table(answer["replicas"], answer.get("removed", [])))
+    console(_PIPED_WIDTH).print(table(answer["replicas"], answer.get("removed") or []))
 
 
 def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) -> Table:
@@ -68,7 +69,7 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
 
 def _remarks(row: dict[str, Any]) -> list[str]:
     """Why a replica gets nothing, or less than the others."""
-    why, share = row["excluded"], row.get("share", 1)
+    why, share = row["excluded"], row.get("share") or 1
     if why == row["state"]:
         why = row.get("state_cause")  # who took it out, as the state says the rest
     return [*([why] if why else []), *([f"share {share:.0%}"] if 0 < share < 1 else [])]

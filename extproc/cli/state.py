@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from extproc.cli.admin_port import ADMIN, call, fail, json_option
+from extproc.cli.answers import STATE
 from extproc.cli.inputs import FILE
 from extproc.cli.policy_texts import tell_skipped
 from extproc.cli.state_views import differences
@@ -46,7 +47,7 @@ def command(path: str, admins: tuple[str, ...], check: bool, as_json: bool) -> N
     if path:
         answer |= _fleet(path)
     if admins or not path:
-        answer["views"] = [call(admin, "/state", "pools") for admin in admins or (ADMIN,)]
+        answer["views"] = [call(admin, "/state", STATE) for admin in admins or (ADMIN,)]
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
@@ -68,7 +69,7 @@ def _check(admins: tuple[str, ...], as_json: bool) -> None:
 
 
 def _look(admins: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    first, *others = [call(admin, "/state", "pools") for admin in admins]
+    first, *others = [call(admin, "/state", STATE) for admin in admins]
     return {
         (str(number), *what): sentence
         for number, other in enumerate(others)

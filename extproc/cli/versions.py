@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from extproc.cli.admin_port import admin_option, call, json_option
+from extproc.cli.answers import VERSIONS, WEIGHTS
 from extproc.cli.inputs import me
 from extproc.cli.terminal import console, plain
 from extproc.io.weight_orders import word
@@ -24,7 +25,7 @@ def command() -> None:
 @json_option
 def list_(admin: str, as_json: bool) -> None:
     """Each model's versions side by side: share, requests, errors, P99 time to first token of the last minute."""
-    found = call(admin, "/versions", "models")
+    found = call(admin, "/versions", VERSIONS)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -44,7 +45,7 @@ def list_(admin: str, as_json: bool) -> None:
 def set_(model: str, weights: tuple[str, ...], why: str, who: str | None, admin: str, as_json: bool) -> None:
     """Give versions of MODEL (* for pools without models) new weights, in percent; the others share the rest."""
     asked = {"model": model, "weights": ",".join(weights), **_words(who, why)}
-    _tell(call(admin, f"/versions/set?{urlencode(asked)}", "versions", "POST"), as_json)
+    _tell(call(admin, f"/versions/set?{urlencode(asked)}", WEIGHTS, "POST"), as_json)
 
 
 @command.command("rollback")
@@ -56,7 +57,7 @@ def set_(model: str, weights: tuple[str, ...], why: str, who: str | None, admin:
 def rollback(model: str, why: str, who: str | None, admin: str, as_json: bool) -> None:
     """Put the weights of MODEL back that it had before. Repeated, it goes back step by step."""
     asked = {"model": model, **_words(who, why)}
-    _tell(call(admin, f"/versions/rollback?{urlencode(asked)}", "versions", "POST"), as_json)
+    _tell(call(admin, f"/versions/rollback?{urlencode(asked)}", WEIGHTS, "POST"), as_json)
 
 
 def _words(who: str | None, why: str) -> dict[str, str]:
@@ -103,7 +104,7 @@ def _table(model: dict[str, Any]) -> Table:
         cells = (
             row["version"],
             f"{row['weight']:g}"
-            + (" (taken back)" if row["version"] in model.get("stepped_back", ()) else ""),
+            + (" (taken back)" if row["version"] in (model.get("stepped_back") or ()) else ""),
             f"{row['share']:.1%}",
             *_seen(row),
             " / ".join(_seen(row["before_change"])) if row.get("before_change") else "-",
@@ -115,7 +116,7 @@ def _table(model: dict[str, Any]) -> Table:
 
 def _seen(row: dict[str, Any]) -> tuple[str, str, str, str]:
     """Requests, errors, clients that left without an answer, and P99 time to first token."""
-    left = row.get("left", 0)
+    left = row.get("left") or 0
     errors = f"{row['errors'] / row['requests']:.1%}" if row["requests"] else "-"
     ttft = "-" if row["ttft_p99"] is None else f"{row['ttft_p99'] * 1000:.0f} ms"
     return str(row["requests"]), errors, str(left), ttft

@@ -29,6 +29,8 @@ _WHEN = {"timestamp", "think_ms"}
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 #: Largest trace that is read, in bytes: an hour of the public ones has 10 MB.
 _LARGEST: Final = 2**30
+#: Most digits of a whole number that is read as one; ids of blocks have twenty at most.
+_DIGITS: Final = 1000
 _FORMS = f"JSON lines (Mooncake, agents) or a CSV with the columns {', '.join(_AZURE)}"
 
 
@@ -58,11 +60,8 @@ def read_trace(path: Path) -> Workload:
         "sha256": hashlib.sha256(data).hexdigest(),
         "requests": len(rows),
     }
-    blocks = {row.block for row in rows}
-    if len(blocks) > 1:
-        raise WorkloadError(f"{path}: block_tokens must be the same in all rows, not {sorted(blocks)}")
-    if blocks != {BLOCK_TOKENS}:
-        facts["block_tokens"] = blocks.pop()
+    if rows[0].block != BLOCK_TOKENS:
+        facts["block_tokens"] = rows[0].block  # the same in all
     seconds = max(row.at for row in rows)
     return Workload(name, lambda: _copies(rows), facts, seconds, max(map(_pauses, rows)))
 
@@ -130,8 +129,9 @@ def _read_json(path: Path, data: bytes) -> list[Row]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_int=_whole_number)
             row = _row(record)
+            _same_blocks(rows, row)
             _place(record, _Turn(number, row, frozenset(_WHEN - record.keys())), sessions)
         except (ValueError, RecursionError) as error:
             raise WorkloadError(f"{path}:{number}: not a request of a trace: {_reason(error)}") from None
@@ -139,6 +139,25 @@ def _read_json(path: Path, data: bytes) -> list[Row]:
     for turns in sessions.values():
         _hang(path, [turns[number] for number in sorted(turns)])
     return rows
+
+
+def _same_blocks(rows: list[Row], row: Row) -> None:
+    if rows and row.block != rows[0].block:
+        raise ValueError(f"block_tokens must be {rows[0].block} as in the rows before, not {row.block}")
+
+
+class _TooLong:
+    """A number with more digits than Python reads; no field takes one, and each says so of itself."""
+
+    def __init__(self, digits: str) -> None:
+        self._length = len(digits.lstrip("-"))
+
+    def __repr__(self) -> str:
+        return f"a number of {self._length} digits"
+
+
+def _whole_number(digits: str) -> int | _TooLong:
+    return int(digits) if len(digits) <= _DIGITS else _TooLong(digits)
 
 
 def _place(record: dict[str, Any], turn: _Turn, sessions: _Sessions) -> None:

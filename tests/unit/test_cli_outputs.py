@@ -18,6 +18,7 @@ SMALL = ["--generate", "chat:rate=5,requests=40", "--seeds", "0"]
     [
         ["simulate", *SMALL, "--policies", "random"],
         ["simulate", *SMALL, "--policies", "random", "--json", "-"],
+        ["envoy-config", "-c", "deploy/compose/kvsteer.yaml"],
         ["--help"],
     ],
 )
@@ -43,3 +44,25 @@ def test_tune_says_when_nothing_was_measured(tmp_path: Path) -> None:
     trace.write_text('{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}\n')
     done = CliRunner().invoke(tune.command, [str(trace), "--seeds", "0", "--try", "gain=2:3"])
     assert "Nothing was measured" in done.stdout, done.output
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_was_closed_is_as_dev_null(closed: str) -> None:
+    line = f"{sys.executable} -m extproc --version {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("kvsteer, version" in done.stdout) == (closed in ("<&-", "2>&-"))
+
+
+@pytest.mark.parametrize("words", ["envoy-config -c deploy/compose/kvsteer.yaml", "nosuch"])
+def test_a_command_ends_as_ever_when_nothing_is_open(words: str) -> None:
+    line = f"{sys.executable} -m extproc {words} <&- >&- 2>&-"
+    done = subprocess.run(["sh", "-c", line], timeout=240)
+    assert done.returncode == (2 if words == "nosuch" else 0)
+
+
+def test_a_reader_that_left_envoys_configuration_ends_it_with_141_and_without_a_word() -> None:
+    words = f"{sys.executable} -m extproc envoy-config -c deploy/compose/kvsteer.yaml"
+    line = f"{words} | exec true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=240)
+    assert (done.stdout, done.stderr) == ("141\n", "")

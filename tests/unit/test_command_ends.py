@@ -149,6 +149,40 @@ def test_who_does_not_answer_in_time_ends_it_with_1(
     is_told(done, 1, f"no gateway answers at {url}", "timed out")
 
 
+WRONG_TYPES = {"replicas": "x", "pools": 5, "models": 7, "picked": 1, "versions": "", "replica": []}
+#: JSON of somebody who is no gateway, or one of another version.
+STRANGERS: dict[str, Any] = {
+    "nothing": None,
+    "a list": [],
+    "an empty object": {},
+    "wrong types": WRONG_TYPES,
+    "lists of wrong types": {name: [1] for name in WRONG_TYPES},
+    "lists of empty objects": {name: [{}] for name in WRONG_TYPES},
+    "a similar form": {"replicas": [{"pool": "p", "replica": "r", "state": "healthy"}]},
+    "null where a number is": {
+        "picked": [{"replica": "r", "seconds": None, "why": ""}],
+        "versions": [{"version": "v", "share": None}],
+        "pools": [{"name": "p", "traits": {}, "replicas": [{"prefill_speed": None}]}],
+    },
+}
+
+
+@pytest.mark.parametrize("line", ASKING)
+@pytest.mark.parametrize("body", [json.dumps(said).encode() for said in STRANGERS.values()], ids=STRANGERS)
+def test_json_of_somebody_else_ends_with_1(folder: Path, line: str, body: bytes) -> None:
+    with answering(saying(200, body)) as url:
+        is_told(run(line, "--admin", url), 1, url, "version")
+
+
+@pytest.mark.parametrize(
+    "number", ["NaN", "1e999", "9" * 5000, '"\\ud800"'], ids=["NaN", "1e999", "digits", "surrogate"]
+)
+def test_what_no_json_has_ends_with_1(folder: Path, number: str) -> None:
+    body = f'{{"picked": [{{"replica": "r", "seconds": {number}, "why": ""}}]}}'.encode()
+    with answering(saying(200, body)) as url:
+        is_told(run("drain --pick 1", "--admin", url), 1, url)
+
+
 @pytest.mark.parametrize("line", ASKING)
 def test_a_refusal_that_breaks_off_ends_with_1(folder: Path, line: str) -> None:
     with answering(saying(403, b'{"error": "no', content_length="1000")) as url:
@@ -254,7 +288,7 @@ def test_the_faults_that_the_documentation_shows_are_those_that_are_told(folder:
 @pytest.mark.parametrize(
     ("line", "status"),
     [
-        ("envoy-config -c good.yaml -o PLACE", 1),
+        ("envoy-config -c good.yaml -o PLACE", 2),
         ("simulate --generate chat:rate=4,requests=20 --policies random --json PLACE", 2),
         ("simulate --generate chat:rate=4,requests=20 --policies random --html PLACE", 2),
         ("record --for 1s --admin http://127.0.0.1:1 -o PLACE", 2),
@@ -266,6 +300,15 @@ def test_what_can_not_be_written_is_told_before_it_takes_time(
 ) -> None:
     is_told(run(line.replace("PLACE", place)), status, place, "can't be written")
     assert sorted(os.listdir(folder)) == ["a-folder", "binary", "faulty.yaml", "good.yaml", "request.json"]
+
+
+@pytest.mark.parametrize("given", ["0", "0.5s", "8d", "9" * 400 + "h", "169h"])
+def test_a_deadline_that_no_gateway_takes_is_told_in_the_words_of_the_command(
+    folder: Path, nobody: str, given: str
+) -> None:
+    done = run(f"drain 10.0.0.1:80 --deadline {given}", "--admin", nobody)
+    is_told(done, 2, "--deadline", "must be from 1s to 7d")
+    assert len(done.stderr) < 200
 
 
 # -- ends of any command -----------------------------------------------------------------------------------

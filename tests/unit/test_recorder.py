@@ -176,7 +176,9 @@ def test_rows_of_different_blocks_are_refused(tmp_path: Path) -> None:
     row = {"timestamp": 0, "input_length": 64, "output_length": 1, "hash_ids": [1]}
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(json.dumps({**row, "block_tokens": size}) for size in (64, 128)))
-    with pytest.raises(WorkloadError, match="block_tokens must be the same"):
+    with pytest.raises(
+        WorkloadError, match=r":2: .*: block_tokens must be 64 as in the rows before, not 128"
+    ):
         read_trace(path)
 
 

@@ -83,6 +83,21 @@ def test_a_faulty_trace_is_refused_with_its_place(tmp_path: Path, text: str, say
         read_trace(written(tmp_path / "t", text))
 
 
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (['"input_length":1,"hash_ids":[1]', '"input_length":1,"hash_ids":[1],"block_tokens":64'],
+         ":2: not a request of a trace: block_tokens must be 512 as in the rows before, not 64"),
+        (['"input_length":' + "9" * 5000 + ',"hash_ids":[1]'], "input_length must .* a number of 5000 digits"),
+        (['"input_length":1,"hash_ids":[-' + "9" * 5000 + "]"], r"hash_ids must .*\[a number of 5000 digits\]"),
+    ],
+)  # fmt: skip
+def test_a_faulty_row_is_refused_with_its_line_and_field(tmp_path: Path, rows: list[str], says: str) -> None:
+    text = "".join(f'{{"timestamp":0,"output_length":1,{row}}}\n' for row in rows)
+    with pytest.raises(WorkloadError, match=says):
+        read_trace(written(tmp_path / "t", text))
+
+
 def test_a_trace_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="can't be read"):
         read_trace(tmp_path / "none")
