@@ -98,7 +98,8 @@ class Recording:
         try:
             answer = open_url(request, timeout=_SILENCE)
         except (OSError, HTTPException, ValueError) as error:
-            self.faults.append(str(why_not(url, path, error)))
+            why = str(why_not(url, path, error))
+            self.faults.append(why if url in why else f"{url}: {why}")  # a gateway's refusal does not name it
             return
         if answer.headers.get_content_type() != _KIND:
             self.faults.append(str(stranger(url, f"no recording to {path}")))

@@ -76,6 +76,8 @@ class RecordDesk:
         try:
             while not recording.is_over(self._clock(), end):
                 await asyncio.sleep(_LOOK)
+                if request.transport is None:  # without a line to write nothing else tells it
+                    return response
                 await _flush(response, recording)
             await _flush(response, recording)
             await response.write(

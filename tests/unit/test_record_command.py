@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from extproc.cli import record
+from extproc.cli.recording import Recording
 
 REPLICA = {"prefill_speed": 8000.0, "kv_tokens": 100_000.0, "max_running": 64.0}
 SNAPSHOT = {"pools": [{"name": "chat", "traits": {"prefill_doubling": None}, "replicas": [REPLICA]}]}
@@ -25,13 +26,15 @@ LAST = {"left_out": 2}
 
 
 @contextmanager
-def gateway(*lines: Any, then: Callable[[], object] = lambda: None, kind: str = "x-ndjson") -> Iterator[str]:
+def gateway(
+    *lines: Any, then: Callable[[], object] = lambda: None, kind: str = "x-ndjson", status: int = 200
+) -> Iterator[str]:
     """The admin port of a gateway whose recording has these lines and then ends; its URL."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             is_snapshot = self.path == "/snapshot"
-            self.send_response(200)
+            self.send_response(200 if is_snapshot else status)
             self.send_header("content-type", f"application/{'json' if is_snapshot else kind}")
             self.end_headers()
             for each in [SNAPSHOT] if is_snapshot else lines:
@@ -104,14 +107,18 @@ def test_a_gateway_that_goes_away_before_any_request_ended_leaves_no_trace(tmp_p
 
 
 @pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_and_what_came_is_written(tmp_path: Path, what: signal.Signals) -> None:
+def test_a_signal_ends_it_and_what_came_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: signal.Signals
+) -> None:
     over, before = threading.Event(), signal.getsignal(what)
+    take = Recording._take
 
-    def send() -> None:
-        threading.Timer(0.5, os.kill, (os.getpid(), what)).start()
-        over.wait(60)
+    def take_and_send(self: Recording, url: str, line: bytes, late: float) -> None:
+        take(self, url, line, late)
+        os.kill(os.getpid(), what)
 
-    with gateway(ROW, then=send) as url:
+    monkeypatch.setattr(Recording, "_take", take_and_send)
+    with gateway(ROW, then=lambda: over.wait(60)) as url:
         done = recorded(tmp_path, url)
         over.set()
     assert (done.exit_code, done.stderr) == (0, "interrupted; what came until now is written\n")
@@ -158,3 +165,11 @@ def test_a_gateway_that_is_named_twice_is_asked_once(tmp_path: Path) -> None:
     with gateway(ROW, LAST) as url:
         done = recorded(tmp_path, url, f"{url}/", url)
     assert (done.exit_code, json.loads(done.stdout)["requests"]) == (0, 1)
+
+
+def test_the_gateway_that_records_for_somebody_else_is_named(tmp_path: Path) -> None:
+    refusal = {"error": "somebody records already; one at a time"}
+    with gateway(ROW, LAST) as free, gateway(refusal, status=409, kind="json") as taken:
+        done = recorded(tmp_path, free, taken)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"kvsteer: {taken}: somebody records already; one at a time\n"

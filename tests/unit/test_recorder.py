@@ -1,15 +1,21 @@
 """Recorded requests: what a line holds and what not, how it becomes a row of a trace, and that all is bounded."""
 
+import asyncio
 import json
+import time
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.usage.record import Usage
 from extproc.io import recorder
-from extproc.io.recorder import Recording
+from extproc.io.recorder import RecordDesk, Recording
+from extproc.io.records import Records
 from extproc.sim.compare import Plan, settings_of
 from extproc.sim.plan import Fleet
 from extproc.sim.recorded import BLOCK, Places, blocks_of, row_of
@@ -191,3 +197,21 @@ def test_a_line_that_is_none_is_refused(change: dict[str, object]) -> None:
     assert row_of(said, KEY, Places())["ttft_ms"] is None
     with pytest.raises(ValueError, match="not a line"):
         row_of({**said, **change}, KEY, Places())
+
+
+async def test_who_left_does_not_keep_others_from_recording() -> None:
+    records, app = Records(1), web.Application()
+    app.add_routes(RecordDesk(records, time.monotonic).routes())
+    async with TestServer(app) as server, aiohttp.ClientSession() as client:
+        url = server.make_url("/record?seconds=3600")
+        async with client.get(url) as first:
+            assert first.status == 200
+            async with client.get(url) as second:
+                assert second.status == 409
+            first.close()
+        async with asyncio.timeout(60):
+            while records.recorder is not None:
+                await asyncio.sleep(0.01)
+        async with client.get(url) as third:
+            assert third.status == 200
+            third.close()
