@@ -488,11 +488,18 @@ async def prefixed(origin: str, prefix: str) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+async def shows_the_fleet(world: World, url: str) -> None:
+    """The page at that URL is open, no longer the one before it, and was told of the replicas."""
+    await world.browser.until(
+        f"location.href.startsWith({json.dumps(url)}) && document.querySelectorAll('#fleet tbody tr').length === 3"
+    )
+
+
 async def test_the_page_works_behind_a_path_prefix(world: World) -> None:
     async with prefixed(world.origin, "/kv") as url:
         await world.browser.go(url)
         try:
-            await world.browser.until("document.querySelectorAll('#fleet tbody tr').length === 3")
+            await shows_the_fleet(world, url)
             await unlocked(world)  # an order, as far as hosts and tokens go
             await world.shows("#settings", "Policy of pool")
             await world.view("gateways")
@@ -503,8 +510,7 @@ async def test_the_page_works_behind_a_path_prefix(world: World) -> None:
             await world.browser.until("document.getElementById('opened').open")
         finally:
             await world.browser.go(f"{world.origin}/")
-        await world.browser.until(f"location.origin === {json.dumps(world.origin)}")
-        await world.browser.until("document.querySelectorAll('#fleet tbody tr').length === 3")
+        await shows_the_fleet(world, f"{world.origin}/")
     asked, world.browser.asked[:] = [*world.browser.asked], []
     assert [each for each in asked if not each.startswith((url, world.origin, "about:", "data:"))] == []
 
