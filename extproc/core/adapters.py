@@ -17,7 +17,7 @@ Names are those that settings, `/v1/models` or samples tell. What a client names
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -83,6 +83,9 @@ class Adapters:
         self._holders: dict[str, dict[int, float]] = {}
         #: Slot -> adapters that the replica lists; none where it was not asked or did not answer.
         self._listed: dict[int, frozenset[str]] = {}
+        #: Adapters that engines told of, and how many replicas list each of them or of those known beforehand.
+        self._listers: Counter[str] = Counter()
+        self._told_of: set[str] = set()
         #: Slot -> when that last changed through the API: what the replica was asked before says less.
         self._changed: dict[int, float] = {}
         #: Slot -> when the replica was asked for the list that was taken last.
@@ -210,6 +213,14 @@ class Adapters:
             replica.slot, frozenset(name for name, parent in names.items() if self._learn(name, parent))
         )
 
+    def forget(self, replicas: Iterable[Replica]) -> None:
+        """Know no more what engines told of and no replica lists or holds, if it is known what each of them lists."""
+        gone = [name for name in self._told_of if not self._listers[name] and name not in self._holders]
+        if gone and all(replica.slot in self._listed for replica in replicas):
+            for name in gone:
+                self._told_of.remove(name)
+                del self._names[name]
+
     def told(self, replica: Replica, names: Iterable[str], managed: Iterable[str]) -> None:
         """Who loads adapters tells which of `managed` a replica serves now; of others it says nothing."""
         listed = self._listed.get(replica.slot)
@@ -224,7 +235,7 @@ class Adapters:
     def loaded(self, replica: Replica, name: str, now: float, seconds: float) -> None:
         """An adapter was loaded through the API, which took so long."""
         self.load += (seconds - self.load) / 4  # the mean of about the last four
-        self._listed[replica.slot] = self._listed.get(replica.slot, frozenset()) | {name}
+        self._know(replica.slot, self._listed.get(replica.slot, frozenset()) | {name})
         self._changed[replica.slot] = now
         self._use(replica.slot, self.slots(replica), (name,), now)
         if self.loading is not None:
@@ -238,13 +249,14 @@ class Adapters:
     def unsure(self, replica: Replica, now: float) -> None:
         """A call to its API failed: what it serves is not known until it lists it again."""
         self._changed[replica.slot] = now
-        self._listed.pop(replica.slot, None)
+        self._know(replica.slot, None)
 
     def left(self, slot: int) -> None:
         """The incarnation of this index slot is gone, with all it held."""
         for name in list(self._held.get(slot, ())):
             self._drop(slot, name)
-        for known in (self._held, self._listed, self._changed, self._asked):
+        self._know(slot, None)
+        for known in (self._held, self._changed, self._asked):
             known.pop(slot, None)
         self.doubted.discard(slot)
         if self.loading is not None:
@@ -255,18 +267,32 @@ class Adapters:
     def _list(self, slot: int, names: frozenset[str]) -> None:
         """What a replica lists from now on; it holds nothing else."""
         gone = self._listed.get(slot, frozenset()) - names
-        self._listed[slot] = names
+        self._know(slot, names)
         for name in [name for name in self._held.get(slot, ()) if name not in names]:
             self._drop(slot, name)
         if self.loading is not None:
             for name in gone:
                 self.loading.use.forget(slot, name)
 
+    def _know(self, slot: int, names: frozenset[str] | None) -> None:
+        """Keep what a replica lists; None for unknown."""
+        before = self._listed.pop(slot, frozenset())
+        if names is not None:
+            self._listed[slot] = names
+        for name in before - (names or frozenset()):
+            self._listers[name] -= 1
+            if not self._listers[name]:
+                del self._listers[name]
+        self._listers.update((names or frozenset()) - before)
+
     def _learn(self, name: str, parent: str) -> bool:
         """Know a name that an engine told; False for one too many or too long."""
         if name not in self._names and (len(self._names) >= MOST_NAMES or len(name) > LONGEST_NAME):
             return False
-        if parent or name not in self._names:
+        if name not in self._names:
+            self._told_of.add(name)
+            self._names[name] = parent
+        elif parent:
             self._names[name] = parent
         return True
 

@@ -86,7 +86,7 @@ class Catalog:
             if pool.adapters is not None:
                 base = next(iter(sorted(pool.models)), None)
                 names = pool.adapters.names
-                heard.update((name, self._router.base(pool, name) or base) for name in names)
+                heard.update((name, self._parent(pool, name) or base) for name in names)
             for replica in pool.replicas:
                 sample = replica.sample
                 if sample is None or len(heard) > _MOST_HEARD:
@@ -99,6 +99,11 @@ class Catalog:
             for name, parent in heard.items()
             if self._router.pool_of(Prompt(dialect="", kind="generate", model=name)) is not None
         ]
+
+    def _parent(self, pool: Pool, name: str) -> str | None:
+        """The model of a pool that an adapter belongs to; None for one that is not told, or is none of the pool's."""
+        told = self._router.base(pool, name)
+        return told if not pool.models or told in pool.models else None
 
     def _entry(self, name: str, root: str, parent: str | None = None) -> dict[str, Any]:
         entry = {"id": name, "object": "model", "created": self.since, "owned_by": _OWNER, "root": root}

@@ -13,10 +13,11 @@ def _in_any_form(text: str) -> str:
     return "".join(f"(?:{letter}|%(?i:{ord(letter):02x}))" for letter in text)
 
 
-#: The engines' calls that load and unload adapters (extproc/engines/adapter_calls.py), and what begins like them.
+#: The engines' calls that load and unload adapters (extproc/engines/adapter_calls.py), and what begins like them;
+#: behind whatever path, as `//v1/`, `/v1/./` or `/a/../v1/` lead there where something on the way puts paths in order.
 _ADAPTER_CALLS: Final = "".join(
     [
-        *(_in_any_form("/"), f"(?:{_in_any_form('v1/')})?"),
+        *(".*", _in_any_form("/")),
         *(f"(?:{_in_any_form('un')})?", _in_any_form("load_lora_adapter"), ".*"),
     ]
 )

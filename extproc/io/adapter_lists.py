@@ -66,6 +66,7 @@ class AdapterLists:
         while left:
             batch, left = left[:_AT_ONCE], left[_AT_ONCE:]
             await asyncio.gather(*(self._ask(replica) for replica in batch))
+            self._adapters.forget(self._pool.replicas)
 
     def _is_due(self, replica: Replica, now: float) -> bool:
         known = self._adapters.listing(replica) is not None and replica.slot not in self._adapters.doubted
@@ -103,7 +104,10 @@ async def listed(address: str, authorization: str | None = None) -> dict[str, st
 
 
 def read_list(body: bytes) -> dict[str, str] | None:
-    """Adapters in the body of /v1/models, and their models; None where it has not this form."""
+    """Adapters in the body of /v1/models, and their models; None where it has not this form.
+
+    What has an adapter for its parent, be it itself, is none.
+    """
     try:
         found: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -112,8 +116,9 @@ def read_list(body: bytes) -> dict[str, str] | None:
     if not isinstance(entries, list):
         return None
     rows = [entry for entry in entries if isinstance(entry, dict)]
-    return {
+    told = {
         row["id"]: row["parent"]
         for row in rows
         if isinstance(row.get("id"), str) and isinstance(row.get("parent"), str) and row["parent"]
     }
+    return {name: parent for name, parent in told.items() if parent not in told}

@@ -64,6 +64,46 @@ def check_aliases(aliases: Mapping[str, str], pools: "Sequence[PoolSettings]") -
             raise FaultAtError(at, f"leads to {model!r}, which no pool lists; write one that is listed")
 
 
+def check_adapters(aliases: Mapping[str, str], pools: "Sequence[PoolSettings]") -> None:
+    """Raise for adapters whose requests would go elsewhere, or of which two pools think differently.
+
+    Raises:
+        FaultAtError: an adapter has the name of a model or an alias, or is loaded by two pools for different models.
+    """
+    listed = {model: pool.name for pool in pools for model in pool.models}
+    loaded: dict[str, PoolSettings] = {}
+    for number, pool in enumerate(pools):
+        at = ("pools", number, "adapters")
+        paths = pool.adapters.loading.paths if pool.adapters.loads else {}
+        models = dict.fromkeys(pool.served_as.values(), pool.name) | listed
+        for where, names in ((("loading", "paths"), paths), (("names",), pool.adapters.names)):
+            for name in names if pool.adapters.enabled else ():
+                if name in models:
+                    raise FaultAtError((*at, *where, name), _taken(f"a model of the pool {models[name]!r}"))
+                if name in aliases:
+                    raise FaultAtError((*at, *where, name), _taken("an alias"))
+        for name in paths:
+            other = loaded.setdefault(name, pool)
+            if not _same_parent(name, pool, other):
+                raise FaultAtError(
+                    (*at, "loading", "paths", name),
+                    f"is loaded by the pool {other.name!r} for another model, and a request tells only the name; "
+                    "give the two different names",
+                )
+
+
+def _taken(by: str) -> str:
+    return f"is the name of {by}, which requests for it mean; give the adapter another name, or remove it"
+
+
+def _same_parent(name: str, one: "PoolSettings", other: "PoolSettings") -> bool:
+    """Whether two pools load an adapter for the same model: versions of it, or parts of its requests."""
+    first, second = (pool.adapters.rules(pool.models).names[name] for pool in (one, other))
+    if first and second:
+        return first == second
+    return one is other or bool(set(one.models) & set(other.models)) or not (one.models or other.models)
+
+
 def check_mirrors(pools: "Sequence[PoolSettings]") -> None:
     """Raise for mirrors that can only do harm.
 

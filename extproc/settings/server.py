@@ -105,7 +105,7 @@ class RequestSettings(Settings):
         default="auto",
         description=(
             "GET /v1/models: answered by the gateway for all pools, sent to the first pool, or answered where there "
-            "are several pools or aliases"
+            "are several pools or aliases, or adapters are loaded"
         ),
     )
     replica_header: str = Field(

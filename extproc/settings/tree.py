@@ -11,7 +11,7 @@ from extproc.settings.admission import AdmissionSettings
 from extproc.settings.admitting import check_degrades, check_waits_end
 from extproc.settings.base import FaultAtError, Settings, form
 from extproc.settings.envoy import EnvoySettings
-from extproc.settings.estate import check_aliases, check_mapped, check_mirrors
+from extproc.settings.estate import check_adapters, check_aliases, check_mapped, check_mirrors
 from extproc.settings.feedback import FeedbackSettings
 from extproc.settings.grpc import GrpcSettings
 from extproc.settings.matching import CanarySettings
@@ -102,8 +102,8 @@ class GatewaySettings(Settings):
     @property
     def lists_models(self) -> bool:
         """Whether `GET /v1/models` is answered by the gateway."""
-        several = len(self.pools) > 1 or bool(self.aliases)
-        return self.requests.models == "answer" or (self.requests.models == "auto" and several)
+        many = len(self.pools) > 1 or bool(self.aliases) or any(pool.adapters.loads for pool in self.pools)
+        return self.requests.models == "answer" or (self.requests.models == "auto" and many)
 
     @field_validator("aliases")
     @classmethod
@@ -119,6 +119,11 @@ class GatewaySettings(Settings):
     @model_validator(mode="after")
     def _aliases_end(self) -> Self:
         check_aliases(self.aliases, self.pools)
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_apart(self) -> Self:
+        check_adapters(self.aliases, self.pools)
         return self
 
     @property

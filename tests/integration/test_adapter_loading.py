@@ -188,7 +188,13 @@ async def test_an_engine_that_restarts_has_none_and_gets_what_is_asked_for(stack
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/load_lora_adapter", "/v1/%6coad_lora_adapter", "/v1%2Fload%5flora_adapter", "/load_lora_adapter/"],
+    [
+        "/v1/load_lora_adapter",
+        "/v1/%6coad_lora_adapter",
+        "/v1%2Fload%5flora_adapter",
+        "/load_lora_adapter/",
+        "/a/..//v1/./load_lora_adapter",
+    ],
 )
 async def test_clients_can_not_load_what_they_like(stack: Stack, path: str) -> None:
     body = {"lora_name": "mine", "lora_path": "/etc"}

@@ -93,6 +93,13 @@ def test_engines_without_such_calls_say_so() -> None:
 def test_adapters_are_those_models_that_have_a_parent() -> None:
     rows = [{"id": "base", "parent": None}, {"id": "a", "parent": "base"}, {"id": 7, "parent": "base"}, "x"]
     assert read_list(orjson.dumps({"data": rows})) == {"a": "base"}
+    odd = [
+        {"id": "s", "parent": "s"},
+        {"id": "p", "parent": "q"},
+        {"id": "q", "parent": "p"},
+        {"id": "b", "parent": "a"},
+    ]
+    assert read_list(orjson.dumps({"data": rows + odd})) == {"a": "base"}, "adapters belong to no adapters"
     assert read_list(orjson.dumps({"data": {}})) is None, "in another form nothing is told"
     assert read_list(b"<html>") is None
 

@@ -146,6 +146,27 @@ def test_names_that_engines_tell_are_bounded():
     assert len(adapters.names) == MOST_NAMES
 
 
+def test_what_is_gone_everywhere_is_forgotten_and_what_may_be_somewhere_is_not():
+    pool = Pool("p", models=["base"])
+    adapters = pool.adapters = Adapters(AdapterRules(names={"known": "base"}))
+    one, other = (pool.join(f"10.0.0.{number}:8000", 0.0) for number in (1, 2))
+    adapters.listed(one, {f"n{number}": "base" for number in range(10_000)})
+    assert len(adapters.names) == MOST_NAMES
+    adapters.listed(one, {"n1": "base", "n2": "base"})
+    adapters.forget([one, other])
+    assert len(adapters.names) == MOST_NAMES, "the other one was never heard"
+    adapters.listed(other, {"n2": "base"})
+    adapters.forget([one, other])
+    assert set(adapters.names) == {"known", "n1", "n2"}
+    adapters.left(one.slot)
+    adapters.unsure(other, 1.0)
+    adapters.forget([other])
+    assert set(adapters.names) == {"known", "n1", "n2"}, "nobody knows what it lists"
+    adapters.listed(other, {"n2": "base"})
+    adapters.forget([other])
+    assert set(adapters.names) == {"known", "n2"}
+
+
 def test_loads_through_the_api_teach_what_a_load_takes():
     adapters = Adapters(RULES)
     (replica,) = fleet(1.0)

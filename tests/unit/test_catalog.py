@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from extproc.core.adapters import AdapterRules, Adapters
 from extproc.core.dialects import Limits
 from extproc.core.exchange import Exchange
 from extproc.core.pool import Pool
@@ -117,6 +118,22 @@ def test_what_engines_name_is_listed_where_requests_may_ask_for_it() -> None:
     assert body["data"] == [entry("llama"), entry("qwen"), entry("sql", parent="qwen")]
     # Without the pool that takes every model nobody could ask for what only the engine names.
     assert answer(steering(lists), "/v1/models")[1]["data"] == [entry("llama")]
+
+
+def test_an_adapters_parent_is_a_model_of_its_pool() -> None:
+    one, other = Pool("a", models=["llama"]), Pool("b", models=["bge"])
+    one.adapters = Adapters(AdapterRules())
+    one.adapters.listed(
+        one.join("10.0.0.1:8000", 0.0), {"sql": "llama", "law": "bge", "odd": "/models/llama"}
+    )
+    data = answer(steering(one, other), "/v1/models")[1]["data"]
+    assert {it["id"]: it.get("parent") for it in data} == {
+        "llama": None,
+        "bge": None,
+        "sql": "llama",
+        "law": "llama",
+        "odd": "llama",
+    }
 
 
 def test_anything_else_goes_to_a_replica() -> None:

@@ -68,7 +68,16 @@ def test_where_adapters_are_loaded_clients_can_not_load_any() -> None:
         assert bool(hidden.fullmatch(path)) is (path != "/%4coad"), path
     for path in ("/v1/load_lora_adapter/", "/load_lora_adapter_from_tensors", "%2fv1%2Fload_lora_adapter"):
         assert hidden.fullmatch(path), path
-    for path in ("/v1/chat/completions", "/v1/models", "/v1/models/load_lora_adapter"):
+    for path in (
+        "//v1/load_lora_adapter",
+        "/v1//load_lora_adapter",
+        "/v1/./load_lora_adapter",
+        "/a/../v1/unload_lora_adapter",
+    ):
+        assert hidden.fullmatch(path), path
+    for path in ("/v1/a%2f..%2fload_lora_adapter", "/v1/%2e/load_lora_adapter"):
+        assert hidden.fullmatch(path), path
+    for path in ("/v1/chat/completions", "/v1/models", "/v1/models/my_load_lora_adapter"):
         assert not hidden.fullmatch(path), path
     assert "direct_response" not in str(virtual_host(settings()))
 

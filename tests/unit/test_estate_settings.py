@@ -150,3 +150,57 @@ def test_a_header_in_which_the_gateway_says_something_else_names_no_replica(head
 
 def test_a_name_that_is_a_number_is_told_by_its_key() -> None:
     assert refused(pools(ONE, more="aliases:\n  4: m")) == "x:4: aliases[4]: 4 is no text; put it in quotes"
+
+
+def loads(*names: str, more: str = "") -> str:
+    paths = ", ".join(f"{name}: /lora/{name}" for name in names)
+    return f"engine: vllm, adapters: {{enabled: true, {more}loading: {{enabled: true, paths: {{{paths}}}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (
+            pools(f"models: [m], {loads('m')}, {ONE}"),
+            "pools[0].adapters.loading.paths.m: is the name of a model of",
+        ),
+        (
+            pools(f"models: [m], served_as: {{m: inner}}, {loads('inner')}, {ONE}"),
+            "pools[0].adapters.loading.paths.inner: is the name of a model of the pool 'default'",
+        ),
+        (
+            pools(f"name: a, models: [m], {loads('n')}, {ONE}", f"name: b, models: [n], {OTHER}"),
+            "pools[0].adapters.loading.paths.n: is the name of a model of the pool 'b'",
+        ),
+        (
+            pools(f"models: [m], {loads('x', more='names: {m: m}, ')}, {ONE}"),
+            "pools[0].adapters.names.m: is the name of a model of",
+        ),
+        (
+            pools(f"models: [m], {loads('nick')}, {ONE}", more="aliases: {nick: m}"),
+            "pools[0].adapters.loading.paths.nick: is the name of an alias",
+        ),
+        (
+            pools(
+                f"name: a, models: [m], {loads('x')}, {ONE}", f"name: b, models: [n], {loads('x')}, {OTHER}"
+            ),
+            "pools[1].adapters.loading.paths.x: is loaded by the pool 'a' for another model",
+        ),
+        (
+            pools(f"name: a, models: [m, k], {loads('x')}, {ONE}", f"name: b, {loads('x')}, {OTHER}"),
+            "pools[1].adapters.loading.paths.x: is loaded by the pool 'a' for another model",
+        ),
+    ],
+)
+def test_an_adapter_whose_requests_would_mean_something_else_is_refused(text: str, wrong: str) -> None:
+    assert wrong in refused(text)
+
+
+def test_versions_of_a_model_may_load_the_same_adapter() -> None:
+    one, other = (f"name: {name}, models: [m], version: {name}, {loads('x')}" for name in ("v1", "v2"))
+    parse(pools(f"{one}, {ONE}", f"{other}, {OTHER}"), "x")
+
+
+@pytest.mark.parametrize(("group", "lists"), [(loads("x"), True), ("engine: vllm", False)])
+def test_where_adapters_are_loaded_the_gateway_lists_models(group: str, lists: bool) -> None:
+    assert parse(pools(f"models: [m], {group}, {ONE}"), "x").lists_models is lists
