@@ -14,7 +14,7 @@ def _in_any_form(text: str) -> str:
 
 
 #: The engines' calls that load and unload adapters (extproc/engines/adapter_calls.py), and what begins like them;
-#: behind whatever path, as `//v1/`, `/v1/./` or `/a/../v1/` lead there where something on the way puts paths in order.
+#: behind whatever path, as `//v1/`, `/v1/./` or `/a/../v1/` lead there where something puts paths in order.
 _ADAPTER_CALLS: Final = "".join(
     [
         *(".*", _in_any_form("/")),
