@@ -29,6 +29,8 @@ HOW: Final = (KEPT, MOVED, NOBODY)
 
 #: Most requests of a rank, over the mean: the paper's 1 + epsilon, for which a quarter is its usual example.
 _EVEN: Final = Fraction(5, 4)
+#: Why a scrape failed, as the collector words it, of an engine that may only be busy.
+_SILENCE: Final = "timeout"
 
 
 class Ranks:
@@ -55,11 +57,12 @@ class Ranks:
     def told(self, decision: Decision, *, at_headers: bool) -> bytes:
         """To append to the answer that steers a request; nothing where ranks are not known.
 
-        Only a rank is told that every replica has which may answer, as a retry carries the same header.
+        Only a rank is told that every pick has, as a retry carries the same header; whom else a retry may reach is
+        held against it in core/tries.py.
         """
         replica = decision.replica
         assert replica is not None
-        count = min([_count(pick) for pick in decision.order])
+        count = min([count_of(pick) for pick in decision.order])
         if count < 2:
             self.counts[NOBODY] += 1
             return b""
@@ -111,7 +114,12 @@ def _at(loads: Sequence[float], rank: int) -> float:
     return loads[rank] if rank < len(loads) else 0.0
 
 
-def _count(replica: Replica) -> int:
-    """How many ranks it tells of."""
+def count_of(replica: Replica) -> int:
+    """How many ranks it is known to have: 0 until it tells, and from a failed scrape on until it tells anew.
+
+    Whoever can't be reached may come back with fewer. Mere silence is no such sign: a busy engine is slow to answer.
+    """
     sample = replica.sample
-    return len(sample.ranks) if sample is not None and sample.ranks is not None else 0
+    if sample is None or sample.ranks is None or replica.unheard not in ("", _SILENCE):
+        return 0
+    return len(sample.ranks)

@@ -7,6 +7,8 @@ its cluster, drained replicas included where Envoy hears of no drains. So the li
     then     those that are only rather not chosen: passed over for their share, not heard lately, or in trouble
     last     the picks again, from the first on
 
+A retry carries the first try's headers. So where they name a data-parallel rank, the list is of replicas that have it.
+
 "Same endpoint twice" was seen to be obeyed by Envoy 1.40, also with the retry predicate `previous_hosts`.
 """
 
@@ -15,19 +17,24 @@ from typing import Final
 
 from extproc.core.decide import Decision
 from extproc.core.fleet import SLOW, SOFT, STALE, Replica
+from extproc.core.ranks import count_of
 
 #: Why a replica is no candidate and may still be tried when all picks failed.
 _STILL_TRIED: Final = SOFT | {SLOW, STALE}
 
 
 def tries(decision: Decision, most: int) -> list[Replica]:
-    """Replicas in the order of the tries: the picks, and as many more as make `most`; without picks none."""
-    order = decision.order
+    """Replicas in the order of the tries: the picks, and as many more as make `most`; without picks none.
+
+    The decision's rank is chosen before, among those that all picks have.
+    """
+    order, needed = decision.order, 0 if decision.rank is None else decision.rank + 1
     lacking = most - len(order)
     if lacking <= 0 or not order:
         return order
     picked = set(map(id, order))
-    spare = (r for r, why in decision.excluded if why in _STILL_TRIED and id(r) not in picked)
+    rather_not = (r for r, why in decision.excluded if why in _STILL_TRIED and id(r) not in picked)
+    spare = (r for r in rather_not if not needed or count_of(r) >= needed)
     longer = [*order, *islice(spare, lacking)]
     return [*longer, *islice(cycle(longer), most - len(longer))]
 

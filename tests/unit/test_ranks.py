@@ -10,6 +10,7 @@ from extproc.building import build_steering
 from extproc.config import parse
 from extproc.core.decide import Decision
 from extproc.core.exchange import Exchange
+from extproc.core.fleet import Replica
 from extproc.core.journal import heard, told
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
@@ -17,6 +18,7 @@ from extproc.core.ranks import Ranks
 from extproc.core.report import BadReport, Report, read_report, write_report
 from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
+from extproc.core.tries import tries
 from extproc.engines import get
 from extproc.errors import ConfigError
 from extproc.sim.emulated.problems import Problem
@@ -175,6 +177,57 @@ def test_only_a_rank_that_every_pick_has_is_told(told: tuple[Any, ...], rank: in
     pool, ranks = world(*told)
     assert chosen(pool, 7) == rank
     assert ranks.counts["unknown"] == (rank is None)
+
+
+def tried(pool: Pool, extra: Replica, root: int) -> tuple[int | None, list[str]]:
+    """The rank, and where three tries of a request go for which the last replica is no pick but warms up."""
+    made = decision(pool, root, picks=len(pool.replicas) - 1)
+    made.excluded = [(extra, "warming")]
+    assert pool.ranks is not None
+    pool.ranks.told(made, at_headers=True)
+    return made.rank, [replica.address for replica in tries(made, 3)]
+
+
+@pytest.mark.parametrize(
+    ("last", "root", "named"),
+    [
+        ((0.0,) * 4, 7, [A, B, A]),
+        ((0.0,) * 2, 5, [A, B, A]),  # rank 1, which it has
+        ((0.0,) * 2, 6, [A, A, A]),  # rank 2, which it lacks
+        (None, 4, [A, A, A]),  # as after a restart with no ranks
+    ],
+)
+def test_a_retry_reaches_only_replicas_that_have_the_rank(last: Any, root: int, named: list[str]) -> None:
+    pool, _ = world((0.0,) * 4, last)
+    assert tried(pool, pool.replicas[1], root) == (root % 4, named)
+
+
+@pytest.mark.parametrize(
+    ("reason", "named"),
+    [("connect", [A, A, A]), ("status_503", [A, A, A]), ("closed", [A, A, A]), ("timeout", [A, B, A])],
+)
+def test_what_can_not_be_reached_may_come_back_with_fewer_ranks(reason: str, named: list[str]) -> None:
+    pool, _ = world((0.0,) * 4, (0.0,) * 4)
+    pool.replicas[1].failed(reason, 0.5)
+    assert tried(pool, pool.replicas[1], 7) == (3, named)
+    pool.observe(B, Sample(at=1.0, ranks=(0.0,) * 4))
+    assert tried(pool, pool.replicas[1], 7) == (3, [A, B, A])
+
+
+def test_of_one_that_restarted_no_rank_is_known_until_it_tells() -> None:
+    pool, _ = world((0.0,) * 4, (0.0,) * 4)
+    pool.restarted(B, 1.0)
+    again = pool.get(B)
+    assert again is not None
+    assert tried(pool, again, 7) == (3, [A, A, A])
+    pool.observe(B, Sample(at=2.0, ranks=(0.0, 0.0)))
+    assert tried(pool, again, 7) == (3, [A, A, A])
+    assert tried(pool, again, 9) == (1, [A, B, A])
+
+
+def test_where_no_rank_is_told_every_replica_stays_a_last_resort() -> None:
+    pool, _ = world(None, (0.0,) * 4)
+    assert tried(pool, pool.replicas[1], 7) == (None, [A, B, A])
 
 
 def test_no_rank_gets_more_than_its_bound() -> None:
