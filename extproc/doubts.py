@@ -18,6 +18,7 @@ _ALONE: Final = (
 
 def doubts(settings: GatewaySettings) -> Iterator[tuple[Loc, str]]:
     """Where the setting stands, and what is doubtful about it with how to mend it, one sentence each."""
+    yield from _of_tries(settings)
     named = {pool.name: pool for pool in settings.pools}
     for number, pool in enumerate(settings.pools):
         at = ("pools", number)
@@ -30,6 +31,25 @@ def doubts(settings: GatewaySettings) -> Iterator[tuple[Loc, str]]:
             yield (*at, "adapters", "loading"), _ALONE
         for where, sentence in (*_of_costs(pool), *_of_mirror(pool, named.get(pool.mirror.pool))):
             yield (*at, *where), sentence
+
+
+def _of_tries(settings: GatewaySettings) -> Iterator[tuple[Loc, str]]:
+    """Envoy chooses by itself where a further try goes that the gateway names no replica for (core/tries.py)."""
+    envoy = settings.envoy
+    if settings.requests.fallbacks or not envoy.retries or envoy.steering != "override_host":
+        return
+    ranked = any(pool.ranks.enabled for pool in settings.pools)
+    if envoy.eds_dir and not ranked:
+        return
+    what = "replicas that drain" if not envoy.eds_dir else ""
+    what += " and " if what and ranked else ""
+    what += "replicas that lack the rank in ranks.header" if ranked else ""
+    eds = ", or set envoy.eds_dir" if not ranked else ""
+    yield (
+        ("requests", "fallbacks"),
+        f"names one replica, so Envoy sends retries to any, {what} among them; raise it, or set envoy.retries to 0"
+        + eds,
+    )
 
 
 def _of_costs(pool: PoolSettings) -> Iterator[tuple[Loc, str]]:

@@ -22,10 +22,9 @@ def show(count: int, pool: str, admin: str, as_json: bool) -> None:
         click.echo(line(row))
     named = len(answer["picked"])
     if named < count:
+        each = " of each role" if answer.get("roles") else ""
         click.echo(
-            f"{named or 'none'} of the {count} asked for: of those that serve one has to stay, with prefill roles "
-            "one of each",
-            err=True,
+            f"{named or 'none'} of the {count} asked for: of those that serve one{each} has to stay", err=True
         )
 
 

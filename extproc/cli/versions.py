@@ -1,6 +1,7 @@
 """kvsteer versions: what share of its conversations each version of a model gets, and how it does; changed live."""
 
 import json
+from math import floor, log10
 from typing import Any
 from urllib.parse import urlencode
 
@@ -60,6 +61,13 @@ def rollback(model: str, why: str, who: str | None, admin: str, as_json: bool) -
     _tell(call(admin, f"/versions/rollback?{urlencode(asked)}", WEIGHTS, "POST"), as_json)
 
 
+def percent(share: float) -> str:
+    """A share 0..1 in percent, with as many places that neither it nor what is left to all looks like nothing."""
+    least = round(min(share, 1 - share) * 100, 12)
+    places = 1 - floor(log10(least)) if least > 0 else 1
+    return f"{share:.{min(max(places, 1), 12)}%}"
+
+
 def _words(who: str | None, why: str) -> dict[str, str]:
     """Who changes it and why, as the gateway takes them."""
     words = {"who": me() if who is None else who, "why": why}
@@ -73,7 +81,7 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    shares = ", ".join(f"{row['version']} {row['share']:.1%}" for row in found["versions"])
+    shares = ", ".join(f"{row['version']} {percent(row['share'])}" for row in found["versions"])
     click.echo(plain(f"{found['model']}: change {found['number']}: {shares}; for {found['reaches']}"))
     if found.get("stepped_back"):
         names = ", ".join(found["stepped_back"])
@@ -92,6 +100,7 @@ def _table(model: dict[str, Any]) -> Table:
         "version",
         "weight",
         "share",
+        "in flight",
         "requests",
         "errors",
         "left",
@@ -105,7 +114,8 @@ def _table(model: dict[str, Any]) -> Table:
             row["version"],
             f"{row['weight']:g}"
             + (" (taken back)" if row["version"] in (model.get("stepped_back") or ()) else ""),
-            f"{row['share']:.1%}",
+            percent(row["share"]),
+            str(row.get("in_flight", "-")),
             *_seen(row),
             " / ".join(_seen(row["before_change"])) if row.get("before_change") else "-",
             ", ".join(row["pools"]) or "of another configuration",

@@ -3,9 +3,10 @@
 Only the value's bytes change, and nothing is held back: what comes goes on at once, wherever it was cut, so that an
 answer which ends anywhere, by trailers too, is as whole as it came. Replaced is the first `model` that is a text, of
 the outermost object or of a `response` or `message` right within it (OpenAI's Responses and Anthropic's Messages), in
-a JSON body and in each line of data of server-sent events.
+a JSON body and in each server-sent event, over however many lines of data its JSON goes. A byte order mark before it
+all is passed over.
 
-A stream's events mostly begin alike up to that name: where a line begins as the one before it did, nothing is read.
+A stream's events mostly begin alike up to that name: where one begins as another before it did, nothing is read.
 """
 
 import json
@@ -26,6 +27,9 @@ _MOST_LOOKS: Final = 20_000
 _LONGEST_BEGINNING: Final = 1024
 
 _SPACE = re.compile(rb"[ \t\n\r]*+")
+#: Before a document, of which a byte order mark may come in pieces too.
+_BEFORE = re.compile(rb"[ \t\n\r\xef\xbb\xbf]*+")
+_MARK = re.compile(rb"[\xef\xbb\xbf]*+")
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _IN_SCALAR = re.compile(rb"[^,}\]]*+")
 #: Up to the next bracket, texts that are whole passed over; or to a text that is not.
@@ -33,6 +37,12 @@ _IN_VALUE = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _LINE_END = re.compile(rb"[\r\n]")
 _DATA: Final = b"data:"
 _BACKSLASH: Final = 0x5C
+#: What JSON has before an object that is not its outermost.
+_GOES_ON: Final = (b",", b":", b"[")
+#: Of a line, so many last bytes are looked at.
+_LONGEST_END: Final = 16
+_FEED: Final = 0x0A
+_RETURN: Final = 0x0D
 
 
 class _Document:
@@ -62,6 +72,11 @@ class _Document:
         """Whether all that is still to come goes on as it is."""
         return self._next is None
 
+    @property
+    def in_text(self) -> bool:
+        """Whether a text began that has not ended."""
+        return self._next in (self._in_key, self._in_text, self._drop)
+
     def feed(self, data: bytes) -> bytes:
         """The next piece as it goes on: the very same where nothing of it changes."""
         at, self._cut, self.named = 0, 0, -1
@@ -77,7 +92,7 @@ class _Document:
         return b"".join((*self._out, data[self._cut :])) if self._out or self._cut else data
 
     def _start(self, data: bytes, at: int) -> int:
-        at = _past_space(data, at)
+        at = _BEFORE.match(data, at).end()  # type: ignore[union-attr]
         if at < len(data):
             self._level, self._next = 1, self._member if data[at : at + 1] == b"{" else None
         return at + 1
@@ -202,12 +217,30 @@ class AnswerName:
         events: whether the answer is server-sent events; else it is JSON.
     """
 
-    __slots__ = ("_beginning", "_document", "_events", "_line", "_name", "_replaced")
+    __slots__ = (
+        "_after_return",
+        "_beginning",
+        "_document",
+        "_events",
+        "_is_first",
+        "_is_further",
+        "_last",
+        "_line",
+        "_name",
+        "_nothing_came",
+        "_over",
+        "_replaced",
+    )
 
     def __init__(self, name: str, *, events: bool) -> None:
         self._name = orjson.dumps(name)
         self._document: _Document | None = None if events else _Document(self._name)
         self._events = events
+        self._over = False  # whether the rest of the event in hand goes on as it is
+        self._is_first = False  # whether a document begins in the line in hand
+        self._is_further = False  # whether that line is data after other data, and not begun yet
+        self._last = b""  # of the event's data so far, but for space
+        self._nothing_came, self._after_return = True, False
         self._line = bytearray()  # how the line in hand begins, until that tells what it is
         self._beginning = self._replaced = b""
 
@@ -217,25 +250,47 @@ class AnswerName:
             assert self._document is not None
             return self._document.feed(data)
         out: list[bytes] = []
-        at = cut = 0
+        at, cut = self._past_mark(data), 0
         while at < len(data):
-            if not self._line and self._beginning and data.startswith(self._beginning, at):
+            if not self._line and self._beginning and self._begins_alike(data, at):
                 out += [data[cut:at], self._replaced]
                 at = cut = at + len(self._beginning)
                 self._line += _DATA
-                self._document = None
+                self._document, self._over = None, True
             end, after = _line_of(data, at)
             inside = self._past_head(data, at, end)
-            if self._document is not None and inside < end:
-                changed = self._of_document(data, at, inside, end)
+            if inside < end and self._line == _DATA:
+                changed = self._of_data(data, at, inside, end)
                 if changed is not None:
                     out += [data[cut:inside], changed]
                     cut = end
-            if after > end:  # the line is over
-                self._line.clear()
-                self._document = None
+            if after > end:
+                self._end_line(data[end])
             at = after
         return b"".join((*out, data[cut:])) if cut else data
+
+    def _past_mark(self, data: bytes) -> int:
+        """Where in a piece anything but the byte order mark begins that may stand before all events."""
+        at = _MARK.match(data).end() if self._nothing_came else 0  # type: ignore[union-attr]
+        self._nothing_came = self._nothing_came and at == len(data)
+        return at
+
+    def _begins_alike(self, data: bytes, at: int) -> bool:
+        """Whether a document begins here as one did before."""
+        return self._last not in _GOES_ON and data.startswith(self._beginning, at)
+
+    def _end_line(self, letter: int) -> None:
+        """A line is over, by this letter; with an empty one, the event."""
+        if self._line:
+            if (
+                self._document is not None and self._document.in_text
+            ):  # which no JSON continues in another line
+                self._document, self._over = None, True
+        elif letter != _FEED or not self._after_return:  # else it is the second half of the line end before
+            self._document, self._over, self._last = None, False, b""
+        self._is_first = self._is_further = False
+        self._after_return = letter == _RETURN
+        self._line.clear()
 
     def _past_head(self, data: bytes, at: int, end: int) -> int:
         """Where in the line what follows its `data:` begins; another line's end for what is no data."""
@@ -244,18 +299,33 @@ class AnswerName:
         inside = min(at + len(_DATA) - len(self._line), end)
         self._line += data[at:inside]
         if self._line == _DATA:
-            self._document = _Document(self._name)
+            self._is_further = self._over or self._document is not None
+            if not self._is_further:
+                self._begin()
         return inside
+
+    def _begin(self) -> None:
+        self._document, self._over, self._is_first = _Document(self._name), False, True
+
+    def _of_data(self, data: bytes, at: int, inside: int, end: int) -> bytes | None:
+        """This part of a line of data as it goes on; None where it is as it came."""
+        if self._is_further and (found := data[inside:end].lstrip()[:1]):
+            self._is_further = False
+            if found == b"{" and self._last not in _GOES_ON:
+                self._begin()  # some servers leave out the empty line between events
+        changed = self._of_document(data, at, inside, end) if self._document is not None else None
+        self._last = data[max(inside, end - _LONGEST_END) : end].rstrip()[-1:] or self._last
+        return changed
 
     def _of_document(self, data: bytes, at: int, inside: int, end: int) -> bytes | None:
         """This part of a line of data as it goes on; None where it is as it came."""
         document, piece = self._document, data[inside:end]
         assert document is not None
         changed = document.feed(piece)
-        if document.named >= 0 and inside == at + len(_DATA):
+        if document.named >= 0 and self._is_first and inside == at + len(_DATA):
             self._learn(data[at : inside + document.named])
         if document.over:
-            self._document = None
+            self._document, self._over = None, True
         return None if changed is piece else changed
 
     def _learn(self, beginning: bytes) -> None:

@@ -193,7 +193,9 @@ class Deciding:
         # A rank before the tries, which are of replicas that have it.
         rank = b"" if pool.ranks is None else pool.ranks.told(decision, at_headers=at_headers)
         owned, to, name = self.opening.owned, destination(decision, steering.rules.tries), self.request_id
-        data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark) + rank
+        data = (
+            replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark) + rank
+        )
         if decision.prefill is not None and pool.handover is not None:
             data += pool.handover.told(decision, at_headers=at_headers)
         if pool.mirror is not None:

@@ -7,7 +7,8 @@ its cluster, drained replicas included where Envoy hears of no drains. So the li
     then     those that are only rather not chosen: passed over for their share, not heard lately, or in trouble
     last     the picks again, from the first on
 
-A retry carries the first try's headers. So where they name a data-parallel rank, the list is of replicas that have it.
+A retry carries the first try's headers. So where they name a data-parallel rank, the list is of replicas that have
+it.
 
 "Same endpoint twice" was seen to be obeyed by Envoy 1.40, also with the retry predicate `previous_hosts`.
 """

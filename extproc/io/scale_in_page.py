@@ -34,7 +34,14 @@ class ScaleInPage:
             return _answer({"error": f"no pool {name[:100]!r}; there are: {', '.join(self._pools)}"}, 404)
         now = clock.monotonic()
         found = pick(pool, int(text), now)
-        return _answer({"pool": pool.name, "asked": int(text), "picked": [_row(loss) for loss in found]})
+        return _answer(
+            {
+                "pool": pool.name,
+                "asked": int(text),
+                "roles": pool.handover is not None,
+                "picked": [_row(loss) for loss in found],
+            }
+        )
 
 
 def _row(loss: Loss) -> dict[str, Any]:

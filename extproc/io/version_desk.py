@@ -48,6 +48,7 @@ class VersionDesk:
 
     def __init__(self, steering: Steering, store: Store | None, guard: Guard | None) -> None:
         self._router = steering.router
+        self._pools = {pool.name: pool for pool in steering.pools}
         self._watch = steering.watch
         self._store = store
         self._guard = guard
@@ -239,13 +240,18 @@ class VersionDesk:
                 {
                     "version": version,
                     "weight": weight,
-                    "share": round(parts[version], 4),
+                    "share": round(parts[version], 14),  # weights have up to 12 places; less is rounding
                     "pools": pools.get(version, []),
+                    "in_flight": sum([self._flying(pool) for pool in pools.get(version, [])]),
                     **self._lately(model, version),
                 }
                 for version, weight in weights.items()
             ],
         }
+
+    def _flying(self, name: str) -> int:
+        """Requests in flight in a pool, by this gateway's books."""
+        return sum([replica.books.requests for replica in self._pools[name].replicas])
 
     def _lately(self, model: str, version: str) -> dict[str, Any]:
         tally = self._watch.tallies.get(model, {}).get(version)
@@ -264,9 +270,8 @@ class VersionDesk:
         asked = request.query
 
         def change(now: Chosen) -> Chosen:
-            weights = completed(
-                now.weights, weights_of(asked.get("weights", "")), self._configured[_model(request)]
-            )
+            given, known = weights_of(asked.get("weights", "")), self._configured[_model(request)]
+            weights = completed(now.weights, given, known, now.stepped)
             return now.after(weights, word(asked, "who"), word(asked, "why"), clock.wall())
 
         return await self._ordered(request, change)

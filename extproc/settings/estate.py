@@ -53,14 +53,17 @@ def check_aliases(aliases: Mapping[str, str], pools: "Sequence[PoolSettings]") -
         FaultAtError: an alias is a listed model, or leads to another alias or to what no pool takes.
     """
     listed = {model for pool in pools for model in pool.models}
+    adapters = {name for pool in pools if pool.adapters.enabled for name in pool.adapters.rules(()).names}
     takes_any = any(not pool.models for pool in pools)
     for alias, model in aliases.items():
         at = ("aliases", alias)
         if alias in listed:
             raise FaultAtError(at, "is listed as a model by a pool; remove one of the two")
+        if alias in adapters:
+            raise FaultAtError(at, "is an adapter of a pool; remove one of the two")
         if model in aliases:
             raise FaultAtError(at, f"leads to {model!r}, an alias too; write the model")
-        if model not in listed and not takes_any:
+        if model not in listed and model not in adapters and not takes_any:
             raise FaultAtError(at, f"leads to {model!r}, which no pool lists; write one that is listed")
 
 

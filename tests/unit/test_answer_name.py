@@ -214,6 +214,37 @@ def test_in_full_duplex_the_changed_piece_is_sent_back() -> None:
     assert changed.streamed_response.end_of_stream
 
 
+MULTI = [
+    # one document over several lines, other fields between; a nested name stays
+    b'data: {"id":1,\ndata: "model":"l1",\nid: "model"\ndata: "x":{"model":"l2"}}\n\n',
+    b'event: e\ndata: {\ndata:  "choices": [ \ndata: {"model": "l2"}\ndata: ],\ndata:  "model": "l1"\ndata: }\n\n',
+    b'data: {"response":{\ndata:"a":{},\ndata:\ndata: "model"\ndata: :\ndata: "l1"}}\n\n',
+    b'data: {"model":"l1","a":\ndata: {"model":"l2"}}\n\n',
+]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_an_events_document_may_go_over_several_lines(size: int, end: bytes) -> None:
+    stream = b"".join(MULTI * 3).replace(b"\n", end)
+    renamed = passed(stream, list(range(0, len(stream), size)), events=True)
+    assert renamed == stream.replace(b'"l1"', NEW)
+
+
+def test_a_name_that_no_quote_ends_in_its_line_ends_with_it() -> None:
+    broken, whole = b'data: {"model":"l1\ndata: l2","model":"l2"}\n\n', b'data: {"model":"l1"}\n\n'
+    expected = broken.replace(b'"l1', NEW) + whole.replace(b'"l1"', NEW)
+    assert passed(broken + whole, [], events=True) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+@pytest.mark.parametrize(("before", "events"), [(b"", False), (b"data: ", True), (b"event: a\ndata:", True)])
+def test_a_byte_order_mark_hides_no_name(size: int, before: bytes, events: bool) -> None:
+    mark, document = b"\xef\xbb\xbf", b'{"model":"l1"}\n\n'
+    for body in (mark + before + document, before + mark + document):
+        assert passed(body, list(range(0, len(body), size)), events=events) == body.replace(b'"l1"', NEW)
+
+
 @pytest.mark.parametrize(
     ("how", "headers"),
     [

@@ -35,6 +35,29 @@ def test_a_bound_on_retries_that_are_never_made() -> None:
     assert said(f"retries: {{domain_label: zone}}, {ONE}", more="envoy: {retries: 0}") == {}
 
 
+def test_retries_of_which_nobody_says_where_they_go() -> None:
+    none = "requests: {fallbacks: 0}"
+    drained = (
+        "names one replica, so Envoy sends retries to any, replicas that drain among them; raise it, or set "
+        "envoy.retries to 0, or set envoy.eds_dir"
+    )
+    assert said(ONE, more=none) == {"requests.fallbacks": drained}
+    assert said(ONE, more=f"{none}\nenvoy: {{retries: 0}}") == {}
+    assert said(ONE, more=f"{none}\nenvoy: {{steering: original_dst}}") == {}
+    assert said(ONE, more="requests: {fallbacks: 1}") == {}
+    assert said(ONE, more=f"{none}\nenvoy: {{eds_dir: /eds}}") == {}
+
+
+def test_retries_that_may_carry_a_rank_to_whoever_lacks_it() -> None:
+    pool, none = f"ranks: {{enabled: true}}, {ONE}", "requests: {fallbacks: 0}"
+    lacking = "replicas that lack the rank in ranks.header among them; raise it, or set envoy.retries to 0"
+    assert said(pool, more=f"{none}\nenvoy: {{eds_dir: /eds}}") == {
+        "requests.fallbacks": f"names one replica, so Envoy sends retries to any, {lacking}"
+    }
+    both = said(pool, more=none)["requests.fallbacks"]
+    assert both.endswith(f"any, replicas that drain and {lacking}")
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_costs_that_the_policy_does_not_weigh(policy: str) -> None:
     """Seen in each policy's source: which read a replica's cost or bias."""

@@ -67,6 +67,27 @@ def test_a_fault_of_an_alias_is_told_at_its_own_line(aliases: str, fault: str) -
     assert refused(pools(f"models: [m], {ONE}", more=f"aliases:\n  {aliases}")).startswith(fault)
 
 
+@pytest.mark.parametrize(
+    "adapters",
+    [
+        "{enabled: true, names: {ad: m}}",
+        "{enabled: true, loading: {enabled: true, paths: {ad: /ad}}}",
+    ],
+)
+def test_an_alias_may_lead_to_an_adapter_that_the_settings_name(adapters: str) -> None:
+    pool = f"engine: vllm, models: [m], adapters: {adapters}, {ONE}"
+    assert parse(pools(pool, more="aliases: {helper: ad}"), "x").aliases == {"helper": "ad"}
+    hidden = refused(pools(pool, more="aliases:\n  ad: m"))
+    assert hidden.startswith("x:4: aliases.ad: is an adapter of a pool; remove one of the two")
+
+
+def test_an_alias_of_an_adapter_leads_nowhere_while_adapters_are_off() -> None:
+    fault = refused(
+        pools(f"models: [m], adapters: {{names: {{ad: m}}}}, {ONE}", more="aliases: {helper: ad}")
+    )
+    assert "leads to 'ad', which no pool lists" in fault
+
+
 def mirrored(live: str, other: str, mirror: str = "{pool: b, share: 0.5}") -> str:
     return f"pools:\n  - name: a\n    mirror: {mirror}\n    {live}\n  - {{name: b, {other}}}\n"
 

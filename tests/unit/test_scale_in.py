@@ -232,9 +232,13 @@ def show(monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[int, str, str]:
 def test_the_command_names_them_and_drains_nothing(monkeypatch: pytest.MonkeyPatch):
     status, said, told = show(monkeypatch, "--pick", "2")
     assert (status, said) == (0, "10.0.0.2:8000: 1.25 s of prompt work; it is cold\n")
-    assert told == (
-        "1 of the 2 asked for: of those that serve one has to stay, with prefill roles one of each\n"
-    )
+    assert told == "1 of the 2 asked for: of those that serve one has to stay\n"
+
+
+def test_the_command_speaks_of_roles_where_the_pool_has_some(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("extproc.cli.pick.call", lambda *_: {"pool": "p", "roles": True, "picked": []})
+    result = CliRunner().invoke(drain.command, ["--pick", "2"])
+    assert result.stderr == "none of the 2 asked for: of those that serve one of each role has to stay\n"
 
 
 def test_the_command_says_so_where_nobody_can_go(monkeypatch: pytest.MonkeyPatch):

@@ -7,6 +7,7 @@ import orjson
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from extproc.cli.versions import percent
 from extproc.core.canary import Guard
 from extproc.core.ending import COMPLETE, Ending
 from extproc.core.pool import Pool
@@ -137,6 +138,61 @@ def test_nobody_gets_weight_that_has_none_and_is_not_named() -> None:
         completed(now, {"c": 40.0}, now)
     assert completed(now, {"a": 60.0, "c": 40.0}, now) == {"a": 60.0, "b": 0.0, "c": 40.0}
     assert completed(now, {"c": 100.0}, now) == now
+
+
+@pytest.mark.parametrize(
+    ("asked", "advice"),
+    [
+        ({"c": 40.0}, "say who gets it, for example b=60"),  # a was taken back
+        (
+            {"b": 0.0, "c": 99.999},
+            "would go to a, without any weight now and taken back by the guard; give b or c more",
+        ),
+    ],
+)
+def test_nobody_is_advised_to_give_weight_to_what_the_guard_took_back(
+    asked: dict[str, float], advice: str
+) -> None:
+    now = {"a": 0.0, "b": 0.0, "c": 100.0}
+    with pytest.raises(ValueError, match=advice):
+        completed(now, asked, now, ["a"])
+
+
+def test_what_of_a_version_is_in_flight_is_shown_as_of_its_pools() -> None:
+    steering, desk = made(None)
+    canary = steering.pools[1]
+    canary.join("10.0.0.1:8000", 0.0)
+    for key in range(3):
+        steering.decide(None, canary, key, 1.0)
+    assert [(row["version"], row["in_flight"]) for row in desk.shown()[0]["versions"]] == [
+        ("v1", 0),
+        ("v2", 3),
+    ]
+
+
+async def test_small_shares_are_told_as_they_are() -> None:
+    _, desk = made(None)
+    _, said = await order(desk, "set", weights="v2=0.001")
+    assert [row["share"] for row in said["versions"]] == [0.99999, 0.00001]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0.0%"),
+        (1.0, "100.0%"),
+        (0.95, "95.0%"),
+        (0.05, "5.0%"),
+        (1 / 3, "33.3%"),
+        (0.01, "1.0%"),
+        (0.0025, "0.25%"),
+        (0.00001, "0.0010%"),
+        (0.99999, "99.9990%"),
+        (1e-14, "0.000000000001%"),
+    ],
+)
+def test_a_share_is_shown_with_as_many_places_as_it_needs(share: float, text: str) -> None:
+    assert percent(share) == text
 
 
 def test_versions_of_a_newer_configuration_lose_their_weight_only_by_name() -> None:
