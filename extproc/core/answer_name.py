@@ -250,7 +250,7 @@ class AnswerName:
             assert self._document is not None
             return self._document.feed(data)
         out: list[bytes] = []
-        at, cut = self._past_mark(data), 0
+        at, cut = self._past_mark(data) if self._nothing_came else 0, 0
         while at < len(data):
             if not self._line and self._beginning and self._begins_alike(data, at):
                 out += [data[cut:at], self._replaced]
@@ -271,8 +271,8 @@ class AnswerName:
 
     def _past_mark(self, data: bytes) -> int:
         """Where in a piece anything but the byte order mark begins that may stand before all events."""
-        at = _MARK.match(data).end() if self._nothing_came else 0  # type: ignore[union-attr]
-        self._nothing_came = self._nothing_came and at == len(data)
+        at = _MARK.match(data).end()  # type: ignore[union-attr]
+        self._nothing_came = at == len(data)
         return at
 
     def _begins_alike(self, data: bytes, at: int) -> bool:
@@ -282,10 +282,8 @@ class AnswerName:
     def _end_line(self, letter: int) -> None:
         """A line is over, by this letter; with an empty one, the event."""
         if self._line:
-            if (
-                self._document is not None and self._document.in_text
-            ):  # which no JSON continues in another line
-                self._document, self._over = None, True
+            if self._document is not None and self._document.in_text:
+                self._document, self._over = None, True  # no text of JSON goes on in another line
         elif letter != _FEED or not self._after_return:  # else it is the second half of the line end before
             self._document, self._over, self._last = None, False, b""
         self._is_first = self._is_further = False
@@ -314,7 +312,10 @@ class AnswerName:
             if found == b"{" and self._last not in _GOES_ON:
                 self._begin()  # some servers leave out the empty line between events
         changed = self._of_document(data, at, inside, end) if self._document is not None else None
-        self._last = data[max(inside, end - _LONGEST_END) : end].rstrip()[-1:] or self._last
+        last = data[end - 1 : end]
+        if last.isspace():
+            last = data[max(inside, end - _LONGEST_END) : end].rstrip()[-1:] or self._last
+        self._last = last
         return changed
 
     def _of_document(self, data: bytes, at: int, inside: int, end: int) -> bytes | None:

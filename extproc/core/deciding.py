@@ -193,11 +193,10 @@ class Deciding:
         # A rank before the tries, which are of replicas that have it.
         rank = b"" if pool.ranks is None else pool.ranks.told(decision, at_headers=at_headers)
         owned, to, name = self.opening.owned, destination(decision, steering.rules.tries), self.request_id
-        data = (
-            replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark) + rank
-        )
+        data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         if decision.prefill is not None and pool.handover is not None:
             data += pool.handover.told(decision, at_headers=at_headers)
+        data += rank
         if pool.mirror is not None:
             data += pool.mirror.told(steering.rng.random(), at_headers=at_headers)
         if steering.traces is not None:
