@@ -60,12 +60,12 @@ STATE: Final = {
 ORDER: Final = {"replica": _TEXT, "state": _TEXT, "reaches": _TEXT, "written": Maybe(bool, True)}
 
 #: GET /scale-in.
-PICKED: Final = {"picked": [{"replica": _TEXT, "seconds": _NUMBER, "why": _TEXT}]}
+PICKED: Final = {"roles": Maybe(bool, True), "picked": [{"replica": _TEXT, "seconds": _NUMBER, "why": _TEXT}]}
 
 _SEEN: Final = {"requests": _COUNT, "errors": _COUNT, "left": Maybe(_COUNT, True), "ttft_p99": Maybe(_NUMBER)}
 _VERSION: Final = {
     "version": _TEXT, "weight": _NUMBER, "share": _NUMBER, "pools": [_TEXT],
-    "before_change": Maybe(_SEEN, True), **_SEEN,
+    "in_flight": Maybe(_COUNT, True), "before_change": Maybe(_SEEN, True), **_SEEN,
 }  # fmt: skip
 _MODEL: Final = {
     "model": _TEXT, "number": _COUNT, "who": _TEXT, "why": _TEXT, "stepped_back": Maybe([_TEXT], True),

@@ -115,7 +115,7 @@ def _table(model: dict[str, Any]) -> Table:
             f"{row['weight']:g}"
             + (" (taken back)" if row["version"] in (model.get("stepped_back") or ()) else ""),
             percent(row["share"]),
-            str(row.get("in_flight", "-")),
+            "-" if row.get("in_flight") is None else str(row["in_flight"]),
             *_seen(row),
             " / ".join(_seen(row["before_change"])) if row.get("before_change") else "-",
             ", ".join(row["pools"]) or "of another configuration",
