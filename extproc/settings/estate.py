@@ -59,8 +59,6 @@ def check_aliases(aliases: Mapping[str, str], pools: "Sequence[PoolSettings]") -
         at = ("aliases", alias)
         if alias in listed:
             raise FaultAtError(at, "is listed as a model by a pool; remove one of the two")
-        if alias in adapters:
-            raise FaultAtError(at, "is an adapter of a pool; remove one of the two")
         if model in aliases:
             raise FaultAtError(at, f"leads to {model!r}, an alias too; write the model")
         if model not in listed and model not in adapters and not takes_any:
