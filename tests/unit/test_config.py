@@ -286,5 +286,5 @@ def test_envoy_config_tells_faults_of_the_file_and_of_the_output(tmp_path: Path)
     (tmp_path / "f.yaml").write_text(ONE_POOL)
     arguments = ["-c", str(tmp_path / "f.yaml"), "--output", str(tmp_path / "none" / "envoy.yaml")]
     unwritable = CliRunner().invoke(envoy_config.command, arguments)
-    assert unwritable.exit_code == 1
+    assert unwritable.exit_code == 2
     assert "can't be written: No such file or directory" in unwritable.stderr
