@@ -142,10 +142,10 @@ def _lines(answer: Any, end: float) -> Iterator[bytes]:
 
 @contextmanager
 def _by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP (unless that is ignored, as by nohup) end it as Ctrl-C does, with KeyboardInterrupt."""
+    """SIGTERM and SIGHUP end it as Ctrl-C does, with KeyboardInterrupt; what is ignored stays so, as by nohup."""
     kept = {}
     if threading.current_thread() is threading.main_thread():
-        for each in (signal.SIGTERM, signal.SIGHUP):
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(each) is not signal.SIG_IGN:
                 kept[each] = signal.signal(each, signal.default_int_handler)
     try:

@@ -110,7 +110,8 @@ def test_a_gateway_that_goes_away_before_any_request_ended_leaves_no_trace(tmp_p
 def test_a_signal_ends_it_and_what_came_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: signal.Signals
 ) -> None:
-    over, before = threading.Event(), signal.getsignal(what)
+    over, before = threading.Event(), signal.default_int_handler
+    found = signal.signal(what, before)  # whatever a test before this one left
     take = Recording._take
 
     def take_and_send(self: Recording, url: str, line: bytes, late: float) -> None:
@@ -118,14 +119,18 @@ def test_a_signal_ends_it_and_what_came_is_written(
         os.kill(os.getpid(), what)
 
     monkeypatch.setattr(Recording, "_take", take_and_send)
-    with gateway(ROW, then=lambda: over.wait(60)) as url:
-        done = recorded(tmp_path, url)
-        over.set()
+    try:
+        with gateway(ROW, then=lambda: over.wait(60)) as url:
+            done = recorded(tmp_path, url)
+            over.set()
+        after = signal.getsignal(what)
+    finally:
+        signal.signal(what, found)
     assert (done.exit_code, done.stderr) == (0, "interrupted; what came until now is written\n")
     said = json.loads(done.stdout)
     assert (said["interrupted"], said["left_out"], said["gone"]) == (True, None, [])
     assert len(rows(tmp_path)) == 1
-    assert signal.getsignal(what) is before, "whoever ran the command has his own handler again"
+    assert after is before, "whoever ran the command has his own handler again"
 
 
 @pytest.mark.parametrize(
