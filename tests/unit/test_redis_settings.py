@@ -251,7 +251,7 @@ def test_an_answer_that_has_a_remedy_or_a_name_is_told_with_it(error: Exception,
 
 
 async def test_the_first_reason_that_is_told_is_why_redis_is_left_alone() -> None:
-    guard = Guard(1.0, Fuse(1, 60.0))
+    guard = Guard(60.0, Fuse(1, 60.0))
     with pytest.raises(exceptions.BusyLoadingError):
         await guard.call(AsyncMock(side_effect=exceptions.BusyLoadingError("LOADING")))
     with pytest.raises(RedisResting) as caught:
@@ -263,7 +263,8 @@ async def test_a_password_file_that_is_missing_is_named(tmp_path: Path) -> None:
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     path = str(tmp_path / "nowhere")
-    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}", password_file=path))
+    url = f"redis://127.0.0.1:{port}"
+    client = make_client(RedisSettings(url=url, password_file=path, deadline=10, connect_timeout=10))
     with pytest.raises(MissingPassword) as caught:
         await client.get("kvsteer:x")
     assert cause(caught.value) == f"the password file {path} can't be read (FileNotFoundError)"

@@ -101,7 +101,9 @@ class Server:
 async def client_of(server: Server) -> AsyncIterator[Any]:
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    client = make_client(RedisSettings(url=f"redis://127.0.0.1:{port}/0", protocol=3, breaker_failures=9))
+    waits = {"deadline": 10.0, "connect_timeout": 10.0}  # far more than a busy machine needs
+    url = f"redis://127.0.0.1:{port}/0"
+    client = make_client(RedisSettings(url=url, protocol=3, breaker_failures=9, **waits))
     try:
         yield client
     finally:

@@ -107,7 +107,8 @@ async def test_what_is_no_redis_is_said_to_be_none(said: bytes) -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        way = RedisWay(RedisSettings(url=f"redis://127.0.0.1:{port}/0"), "chat")
+        url = f"redis://127.0.0.1:{port}/0"
+        way = RedisWay(RedisSettings(url=url, deadline=10, connect_timeout=10), "chat")
         with pytest.raises(WayFailed) as failed:
             await way.send("10.0.0.1:8000", b"{}")
         await way.close()
