@@ -7,8 +7,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from click.testing import CliRunner, Result
 from extproc.cli import main as kvsteer
 from extproc.cli.about import INTERRUPTED
 from extproc.cli.group import ended
+from tests.unit.thread_server import answering
 
 #: Commands that ask an admin port; `record` needs a file to write.
 ASKING = [
@@ -64,27 +64,6 @@ def is_told(done: Result, status: int, *says: str) -> None:
     assert "Traceback" not in done.stderr
     for words in says:
         assert words in done.stderr
-
-
-@contextmanager
-def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A server that does this with every request; its URL."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self)
-
-        do_POST = do_GET  # noqa: N815 - http.server's name
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def saying(status: int, body: bytes, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:

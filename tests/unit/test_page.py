@@ -380,6 +380,16 @@ async def test_of_full_places_that_of_a_page_that_takes_nothing_is_given_away(
         assert pages[1] not in live.page.events._pages
 
 
+async def served(stream: events.Events) -> web.AppRunner:
+    """A server that has this stream alone; whoever asks for it cleans it up."""
+    app = web.Application()
+    app.add_routes([web.get("/page/events", stream.answer)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=60.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner
+
+
 async def test_a_page_that_does_not_read_a_small_fleets_news_is_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -389,11 +399,7 @@ async def test_a_page_that_does_not_read_a_small_fleets_news_is_let_go(
         return {"news": b"x" * 8000}
 
     stream = events.Events(little, little)
-    app = web.Application()
-    app.add_routes([web.get("/page/events", stream.answer)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=60.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    runner = await served(stream)
     told = 0
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -430,11 +436,7 @@ async def test_a_page_that_does_not_read_is_let_go_and_nothing_is_kept_for_it(
         return {"news": b"x" * 4_000_000}  # more than buffers of the network take
 
     stream = events.Events(much, much)
-    app = web.Application()
-    app.add_routes([web.get("/page/events", stream.answer)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=60.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    runner = await served(stream)
     address = runner.addresses[0]
     with socket.create_connection(address[:2]) as deaf:
         deaf.sendall(b"GET /page/events HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -4,9 +4,9 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from extproc.cli import record
 from extproc.cli.recording import Recording
+from tests.unit.thread_server import answering
 
 REPLICA = {"prefill_speed": 8000.0, "kv_tokens": 100_000.0, "max_running": 64.0}
 SNAPSHOT = {"pools": [{"name": "chat", "traits": {"prefill_doubling": None}, "replicas": [REPLICA]}]}
@@ -25,33 +26,23 @@ ROW = {
 LAST = {"left_out": 2}
 
 
-@contextmanager
 def gateway(
     *lines: Any, then: Callable[[], object] = lambda: None, kind: str = "x-ndjson", status: int = 200
-) -> Iterator[str]:
+) -> AbstractContextManager[str]:
     """The admin port of a gateway whose recording has these lines and then ends; its URL."""
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_snapshot = self.path == "/snapshot"
-            self.send_response(200 if is_snapshot else status)
-            self.send_header("content-type", f"application/{'json' if is_snapshot else kind}")
-            self.end_headers()
-            for each in [SNAPSHOT] if is_snapshot else lines:
-                self.wfile.write(json.dumps(each).encode() + b"\n")
-                self.wfile.flush()
-            if not is_snapshot:
-                then()
+    def answer(to: BaseHTTPRequestHandler) -> None:
+        is_snapshot = to.path == "/snapshot"
+        to.send_response(200 if is_snapshot else status)
+        to.send_header("content-type", f"application/{'json' if is_snapshot else kind}")
+        to.end_headers()
+        for each in [SNAPSHOT] if is_snapshot else lines:
+            to.wfile.write(json.dumps(each).encode() + b"\n")
+            to.wfile.flush()
+        if not is_snapshot:
+            then()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    return answering(answer)
 
 
 def recorded(folder: Path, *admins: str, json_too: bool = True) -> Result:
