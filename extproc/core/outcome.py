@@ -3,21 +3,30 @@
 An entry without a code, or of an answer that began and whose last byte Envoy did not send, is one of an exchange that
 was broken off. Flags say by whom, but not for HTTP/2 clients that cancel with error code 0: such entries have neither
 flags nor details of their own (seen with Envoy 1.40).
+
+An entry comes for every request, so no more of it is opened than is learned from; replicas, codes, flags with details
+are the same few bytes for nearly all, and what was made of them is kept.
 """
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.wrappers_pb2 import UInt32Value
 
 from extproc.addresses import HostPort
 from extproc.core.usage import token_usage
 from extproc.core.usage.record import Usage
-from extproc.pb import access_log_pb2 as pb
+from extproc.pb import access_log_pb2 as full
+from extproc.pb import log_entry_pb2 as pb
 
 #: Digits of a Retry-After that are read; a longer number is cut, dates and junk count as 0.
 _RETRY_DIGITS = 6
+#: Replicas, codes, and flags with details that are kept.
+_KEPT = 4096
+#: What is in the bytes of metadata that holds a record of usage.
+_USAGE = token_usage.NAMESPACE.encode()
 #: Status codes with which an engine asks to be left alone.
 _PUSHING = frozenset({429, 503})
 
@@ -28,6 +37,8 @@ _TOO_LONG = "max_duration_timeout"
 _CLIENT_LEFT = ("http2.remote_reset", "http3.remote_reset", "downstream_remote_disconnect")
 #: Envoy's details where nothing was wrong up to there: before and after the replica's headers.
 _ALL_WELL = ("", "via_upstream")
+
+M = TypeVar("M", bound=Message)
 
 
 class Ended(NamedTuple):
@@ -71,66 +82,85 @@ def read(data: bytes, asks: Callable[[str], bool] = lambda _request_id: True) ->
     `asks`: whether the usage of a request is to be read, by its id: of most it is known by then.
     """
     try:
-        message = pb.StreamAccessLogsMessage.FromString(data)
+        message = pb.LogMessage.FromString(data)
     except DecodeError:
         return
     for entry in message.http_logs.log_entry:
         common, response = entry.common_properties, entry.response
-        socket = common.upstream_remote_address.socket_address
-        code = response.response_code.value
-        broken, limited, by_client, unsure = _judged(common, response)
-        asked = _retry_after(response) if code in _PUSHING else None
-        request_id = entry.request.request_id
+        request_id, metadata = entry.request.request_id, common.metadata
+        # Who tells no times at all is not doubted.
+        cut = not common.time_to_last_downstream_tx_byte and bool(common.time_to_first_downstream_tx_byte)
+        judged = _judged(response.response_code, common.response_flags, response.response_code_details, cut)
         told = token_usage.NOTHING
-        if common.HasField("metadata") and asks(request_id):
-            told = token_usage.in_log_entry(entry)
-        yield Ended(
-            _address(socket.address, socket.port_value) if socket.port_value else "",
-            request_id,
-            None if broken or not code else code,
-            asked,
-            by_client,
-            common.upstream_request_attempt_count or None,
-            limited,
-            told.usage,
-            told.verdict,
-            code or None,
-            unsure,
+        # not `in`, which first tries whether a bytes object is a number
+        if metadata.find(_USAGE) >= 0 and asks(request_id):
+            told = token_usage.in_log_metadata(metadata)
+        yield Ended._make(
+            (
+                _replica(common.upstream_remote_address),
+                request_id,
+                judged.status,
+                _retry_after(response) if judged.code in _PUSHING else None,
+                judged.by_client,
+                common.upstream_request_attempt_count or None,
+                judged.limited,
+                told.usage,
+                told.verdict,
+                judged.code,
+                judged.unsure,
+            )
         )
 
 
-@lru_cache(maxsize=4096)
-def _address(host: str, port: int) -> str:
-    return str(HostPort(host, port))
+@lru_cache(maxsize=_KEPT)
+def _replica(data: bytes) -> str:
+    """ip:port of a serialized Address; "" for none."""
+    socket = _opened(full.Address, data).socket_address
+    return str(HostPort(socket.address, socket.port_value)) if socket.port_value else ""
 
 
-def _judged(common: pb.AccessLogCommon, response: pb.HTTPResponseProperties) -> tuple[bool, bool, bool, bool]:
-    """Whether the replica broke it off, a limit of Envoy's ended it, the client left, or it was cut by who knows."""
-    details = response.response_code_details
-    broken = left = False
-    limited = details == _TOO_LONG  # which has no flag
-    if common.HasField("response_flags"):  # most requests have none
-        flags = common.response_flags
-        broken = _broken(flags)
-        left = flags.downstream_connection_termination or flags.downstream_remote_reset
-        limited = limited or _limited(flags)
-    if broken:
-        return True, limited, False, False
-    left = left or details.startswith(_CLIENT_LEFT)
-    if left or limited or _finished(common, response):
-        return False, limited, left, False
+class _Judged(NamedTuple):
+    """Who ended a request, as `Ended` has it."""
+
+    status: int | None
+    code: int | None
+    by_client: bool
+    limited: bool
+    unsure: bool
+
+
+@lru_cache(maxsize=_KEPT)
+def _judged(code: bytes, flags: bytes, details: str, cut: bool) -> _Judged:
+    """What is made of a serialized UInt32Value, serialized ResponseFlags and Envoy's details.
+
+    `cut`: the answer began, and its last byte was not sent. What can't be read counts as not there.
+    """
+    number = _opened(UInt32Value, code).value or None
+    told = _opened(full.ResponseFlags, flags)
+    limited = details == _TOO_LONG or _limited(told)  # the details have no flag
+    if _broken(told):
+        return _Judged(None, number, False, limited, False)
+    left = (
+        told.downstream_connection_termination
+        or told.downstream_remote_reset
+        or details.startswith(_CLIENT_LEFT)
+    )
+    if left or limited or (number and not cut):
+        return _Judged(number, number, left, limited, False)
     # No complaint of the replica, no limit, and still no end: an HTTP/2 client's reset with code 0.
     left = details in _ALL_WELL
-    return False, False, left, not left
+    return _Judged(number, number, left, False, not left)
 
 
-def _finished(common: pb.AccessLogCommon, response: pb.HTTPResponseProperties) -> bool:
-    """Whether the client got an answer to its last byte. Who tells no times at all is not doubted."""
-    began, ended = "time_to_first_downstream_tx_byte", "time_to_last_downstream_tx_byte"
-    return bool(response.response_code.value) and (common.HasField(ended) or not common.HasField(began))
+def _opened(kind: type[M], data: bytes) -> M:
+    """A message out of its bytes; an empty one for what is none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return kind()
 
 
-def _broken(flags: pb.ResponseFlags) -> bool:
+def _broken(flags: full.ResponseFlags) -> bool:
     """Whether the replica broke it off."""
     return (
         flags.upstream_connection_failure
@@ -141,12 +171,12 @@ def _broken(flags: pb.ResponseFlags) -> bool:
     )
 
 
-def _limited(flags: pb.ResponseFlags) -> bool:
+def _limited(flags: full.ResponseFlags) -> bool:
     """Whether Envoy's clock ended it and not the replica's try: also a client that reads nothing can be the cause."""
     return flags.stream_idle_timeout or flags.duration_timeout or flags.upstream_max_stream_duration_reached
 
 
-def _retry_after(response: pb.HTTPResponseProperties) -> float | None:
+def _retry_after(response: pb.LogResponse) -> float | None:
     """Seconds asked for, cut to a million; 0 for a date, which says nothing without a wall clock; None for none."""
     text = response.response_headers.get("retry-after", "")
     if not (text.isascii() and text.isdigit()):

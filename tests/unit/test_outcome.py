@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from extproc.core.outcome import Ended, read
 from extproc.core.usage.record import Usage
 from extproc.pb import access_log_pb2 as pb
+from extproc.pb import log_entry_pb2
 from extproc.pb.ext_proc_pb2 import TokenUsage
 
 
@@ -160,3 +161,15 @@ def test_a_hostile_record_in_an_entry_raises_nothing_and_gives_no_usage(kind: by
     packed.type_url, packed.value = kind.decode("latin-1"), value
     ended = next(read(made.SerializeToString()))
     assert (ended.usage, ended.verdict) == (None, "garbled")
+
+
+def test_parts_that_are_no_messages_count_as_not_there() -> None:
+    """A field that should hold a message holds other bytes: 08, a field's number without its value."""
+    made = log_entry_pb2.LogMessage()
+    entry = made.http_logs.log_entry.add()
+    entry.request.request_id = "id-1"
+    common = entry.common_properties
+    common.upstream_remote_address = common.response_flags = entry.response.response_code = b"\x08"
+    common.metadata = b"\x12\xffenvoy.ai.token_usage"
+    ended = next(read(made.SerializeToString()))
+    assert (ended.replica, ended.code, ended.usage, ended.verdict) == ("", None, None, "garbled")

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 import extproc.pb
-from extproc.pb import access_log_pb2, health_pb2, opening_pb2, trailers_pb2
+from extproc.pb import access_log_pb2, health_pb2, log_entry_pb2, opening_pb2, trailers_pb2
 from extproc.pb import ext_proc_pb2 as pb
 
 with warnings.catch_warnings():
@@ -232,11 +232,31 @@ def test_committed_modules_equal_a_fresh_compile(tmp_path: Path) -> None:
 def test_generated_modules_import_from_the_package() -> None:
     names = [module.name for module in pkgutil.iter_modules(extproc.pb.__path__)]
     assert names == [
-        f"{name}_pb2" for name in ["access_log", "ext_proc", "health", "opening", "reflection", "trailers"]
+        f"{name}_pb2"
+        for name in ["access_log", "ext_proc", "health", "log_entry", "opening", "reflection", "trailers"]
     ]
     for name in names:
         importlib.import_module(f"extproc.pb.{name}")
     assert pb.ProcessingRequest.__module__ == "extproc.pb.ext_proc_pb2"
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("LogMessage", "StreamAccessLogsMessage"),
+        ("LogEntry", "HTTPAccessLogEntry"),
+        ("LogCommon", "AccessLogCommon"),
+        ("LogRequest", "HTTPRequestProperties"),
+        ("LogResponse", "HTTPResponseProperties"),
+        ("LogMetadata", "Metadata"),
+    ],
+)
+def test_an_entry_of_the_access_log_is_read_by_the_numbers_of_its_message(short: str, whole: str) -> None:
+    ours = log_entry_pb2.DESCRIPTOR.message_types_by_name[short].fields_by_name
+    theirs = access_log_pb2.DESCRIPTOR.message_types_by_name[whole].fields_by_name
+    assert {name: field.number for name, field in ours.items()} == {
+        name: field.number for name, field in theirs.items()
+    }
 
 
 def test_the_end_of_a_response_is_read_by_the_numbers_of_its_message() -> None:

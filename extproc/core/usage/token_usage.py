@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from extproc.core.usage.record import Usage, checked
-from extproc.pb import access_log_pb2, ext_proc_pb2, trailers_pb2
+from extproc.pb import ext_proc_pb2, log_entry_pb2, trailers_pb2
 
 #: Where Envoy puts the record unless its configuration says otherwise.
 NAMESPACE: Final = "envoy.ai.token_usage"
@@ -42,13 +42,17 @@ NOTHING: Final = Told(None, ABSENT)
 _GARBLED = Told(None, GARBLED)
 
 
-def in_log_entry(entry: access_log_pb2.HTTPAccessLogEntry) -> Told:
-    """The record in one entry of the access log. Never raises for what a peer sends."""
-    return in_metadata(entry.common_properties.metadata)
+def in_log_metadata(data: bytes) -> Told:
+    """The record in the serialized metadata of an entry of the access log. Never raises for what a peer sends."""
+    try:
+        packed = log_entry_pb2.LogMetadata.FromString(data).typed_filter_metadata.get(NAMESPACE)
+    except DecodeError:
+        return _GARBLED
+    return NOTHING if packed is None else in_packed(packed)
 
 
-def in_metadata(metadata: ext_proc_pb2.Metadata | access_log_pb2.Metadata) -> Told:
-    """The record in a request's metadata, as ext_proc or the access log have it."""
+def in_metadata(metadata: ext_proc_pb2.Metadata) -> Told:
+    """The record in a request's metadata, as ext_proc has it."""
     typed = metadata.typed_filter_metadata
     if NAMESPACE not in typed:
         return NOTHING
