@@ -8,6 +8,7 @@ from typing import Protocol
 
 from extproc.core.sample import Sample
 from extproc.engines.adapter_calls import AdapterCalls
+from extproc.engines.following import Last
 from extproc.engines.generic import Generic, made_of
 from extproc.engines.llamacpp import LlamaCpp
 from extproc.engines.sglang import Sglang
@@ -16,7 +17,7 @@ from extproc.engines.triton import Triton
 from extproc.engines.trtllm import TrtLlm
 from extproc.engines.vllm import Vllm
 
-__all__ = ["NAMES", "Engine", "Generic", "detect", "get", "made_of"]
+__all__ = ["NAMES", "Engine", "Generic", "Last", "detect", "get", "made_of"]
 
 
 class Engine(Protocol):
@@ -37,10 +38,11 @@ class Engine(Protocol):
     def recognises(self, text: bytes) -> bool:
         """Whether a body is this engine's."""
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds of the monotonic clock). Never raises.
 
-        What the body does not tell, or tells in a way that can't be read, is None and never 0.
+        What the body does not tell, or tells in a way that can't be read, is None and never 0. Beside the lines of
+        `wanted` only help texts are looked at. `last` spares time where the replica's last body was read by it.
         """
 
 

@@ -13,10 +13,13 @@ of a sum. NaN, infinities and negative numbers are no quantity an engine can mea
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from extproc.engines.following import Last
 
 #: Most wanted lines read of one body; an engine has some dozens, one with 128 ranks some thousands.
 MAX_LINES = 10_000
@@ -44,6 +47,9 @@ _LABEL = re.compile(rb'[ \t]*+([A-Za-z_][\w.:]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\
 _ESCAPE = re.compile(r'\\([\\"n])')
 
 
+T = TypeVar("T")
+
+
 class Series(NamedTuple):
     """One line: its labels, and its value (>= 0, or NaN where the line can't be read)."""
 
@@ -55,12 +61,41 @@ _UNREADABLE = Series(_NO_LABELS, math.nan)
 
 
 class Reading:
-    """The wanted series of one body, by sample name."""
+    """The wanted series of one body, by sample name.
 
-    __slots__ = ("_series",)
+    One that follows a replica from body to body (engines/following.py) is told of each changed value, and keeps what
+    was made of the others. Labels never change.
+
+    Attributes:
+        alone: the value of each name that has one series, which can be read.
+    """
+
+    __slots__ = ("_facts", "_labels", "_series", "alone")
 
     def __init__(self, series: Mapping[str, list[Series]]) -> None:
         self._series = series
+        self.alone = {
+            name: every[0].value
+            for name, every in series.items()
+            if len(every) == 1 and every[0].value == every[0].value  # not NaN
+        }
+        self._labels: dict[str, set[str]] = {}
+        self._facts: dict[str, dict[str, object]] = {}
+
+    def change(self, name: str, place: int, value: float) -> None:
+        """The series of that place among those of a name has another value (>= 0 and finite)."""
+        series = self._series[name]
+        series[place] = Series(series[place].labels, value)
+        if len(series) == 1:
+            self.alone[name] = value
+        self._facts.pop(name, None)
+
+    def once(self, name: str, fact: str, make: Callable[[], T]) -> T:
+        """What `make` makes of one name's series and of labels; kept, as `fact`, while they are the same."""
+        facts = self._facts.setdefault(name, {})
+        if fact not in facts:
+            facts[fact] = make()
+        return facts[fact]  # type: ignore[return-value]  # a fact has one maker
 
     def series(self, name: str) -> Sequence[Series]:
         """Every series of a sample name, in order; empty where the name does not occur."""
@@ -73,8 +108,11 @@ class Reading:
 
     def label_values(self, label: str) -> set[str]:
         """The values a label takes anywhere, without the empty one."""
-        values = {one.labels.get(label, "") for series in self._series.values() for one in series}
-        values.discard("")
+        values = self._labels.get(label)
+        if values is None:
+            values = {one.labels.get(label, "") for series in self._series.values() for one in series}
+            values.discard("")
+            self._labels[label] = values
         return values
 
     def __contains__(self, name: object) -> bool:
@@ -82,18 +120,28 @@ class Reading:
 
 
 class Reader:
-    """Reads bodies for one set of sample names; made once for each engine."""
+    """Reads bodies for one set of sample names; made once for each engine.
 
-    __slots__ = ("_lines", "_pattern", "_text")
+    Attributes:
+        shortest: bytes of the shortest name.
+    """
+
+    __slots__ = ("_lines", "_pattern", "_text", "shortest")
 
     def __init__(self, names: Iterable[str]) -> None:
         self._text = {name.encode(): name for name in names}
+        self.shortest = min(map(len, self._text), default=0)
         names_pattern = _alternatives(sorted(self._text))
         self._pattern = re.compile(rb"\n(" + names_pattern + rb")([ \t{][^\n]*+)")
         self._lines = re.compile(rb"\n((?:\# HELP )?+" + names_pattern + rb"[ \t{][^\n]*+)")
 
-    def read(self, body: bytes) -> Reading:
-        """The wanted series of a body; nothing at all above MAX_LINES or MAX_LABELS of them. Never raises."""
+    def read(self, body: bytes, last: "Last | None" = None) -> Reading:
+        """The wanted series of a body; nothing at all above MAX_LINES or MAX_LABELS of them. Never raises.
+
+        With what was read of the same replica's `last` body it takes less time, and is valid until the next.
+        """
+        if last is not None:
+            return last.read(self, body)
         found = self._pattern.findall(b"\n" + body)
         series: dict[str, list[Series]] = {}
         if len(found) > MAX_LINES or sum([rest.count(b"=") for _, rest in found]) > MAX_LABELS:
@@ -105,6 +153,15 @@ class Reader:
             else:
                 series[text] = [_series(rest)]
         return Reading(series)
+
+    def places(self, text: bytes) -> Iterator[tuple[str, int, bytes]]:
+        """The name of each wanted line, where the line feed before it stands, and what follows its name."""
+        for match in self._pattern.finditer(text):
+            yield self._text[match[1]], match.start(), match[2]
+
+    def wants_none(self, text: bytes, begin: int, end: int) -> bool:
+        """Whether no wanted line lies between two line feeds of a text."""
+        return self._pattern.search(text, begin, end) is None
 
     def lines(self, part: bytes) -> list[bytes]:
         """The wanted lines, and their help, of a part of a body that was cut at line ends."""
@@ -138,6 +195,12 @@ def _series(rest: bytes) -> Series:
     except ValueError:
         return Series(labels, math.nan)
     return Series(labels, value if 0 <= value < math.inf else math.nan)
+
+
+def split_line(rest: bytes) -> int | None:
+    """Bytes before the value in what follows a name; None where anything follows the value, or it can't be read."""
+    match = _REST.fullmatch(rest)
+    return match.start(2) if match is not None and match.end(2) == len(rest) else None
 
 
 def parse_labels(text: bytes | None) -> Mapping[str, str] | None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from extproc.core.sample import Sample
 from extproc.engines import Engine
 from extproc.engines.exposition import Reader
+from extproc.engines.following import Last
 from extproc.engines.generic import Selector
 from extproc.engines.quantities import add
 
@@ -32,8 +33,10 @@ class Factored:
         """Whether a body is the engine's."""
         return self._engine.recognises(text)
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
-        series = self._selector.find(self._reader.read(text))
+        series = self._selector.find(self._reader.read(text, last))
         total = add(one.value for one in series)
-        return replace(self._engine.parse(text, at), factor=None if total is None else total / len(series))
+        return replace(
+            self._engine.parse(text, at, last), factor=None if total is None else total / len(series)
+        )

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading, Series, parse_labels
+from extproc.engines.following import Last
 from extproc.engines.quantities import add, agreed, capacity, share, single, whole_number, without_copies
 
 #: The fields that a setting may give a name to.
@@ -90,9 +91,9 @@ class Generic:
         """Whether any of the names occurs."""
         return any(True for _ in self._reader.read(text).all())
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
-        reading = self._reader.read(text)
+        reading = self._reader.read(text, last)
         found = {field: selector.find(reading) for field, selector in self._selectors.items()}
 
         def series(field: str) -> Sequence[Series]:

@@ -6,6 +6,7 @@ by older builds only, its size by none.
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader
+from extproc.engines.following import Last
 from extproc.engines.quantities import Ranks, plus, share
 
 _RUNNING = "llamacpp:requests_processing"
@@ -36,9 +37,9 @@ class LlamaCpp:
         """Whether the body has a series of llama.cpp's."""
         return text.startswith(b"llamacpp:") or b"\nllamacpp:" in text
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
-        told = Ranks(self._reader.read(text))
+        told = Ranks(self._reader.read(text, last))
         cached, generated = told.total(_CACHED), told.total(_GENERATED)
         prompt = plus(told.total(_COMPUTED), cached)
         return Sample(

@@ -6,7 +6,7 @@ the body is unknown.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from extproc.core.sample import MOST_RANKS
 from extproc.engines.exposition import Reading, Series
@@ -100,6 +100,9 @@ def having(label: str, *values: str) -> Callable[[Series], bool]:
     return lambda one: one.labels.get(label) in values
 
 
+_NONE_ALONE: Mapping[str, float] = {}
+
+
 class Ranks:
     """The quantities of one body, over all data-parallel ranks.
 
@@ -108,7 +111,7 @@ class Ranks:
     the series of a name.
     """
 
-    __slots__ = ("_label", "_pick", "_plain", "_ranks", "_reading")
+    __slots__ = ("_alone", "_label", "_pick", "_ranks", "_reading")
 
     def __init__(
         self,
@@ -122,11 +125,15 @@ class Ranks:
         self._label = label
         self._pick = pick
         self._ranks = (reading.label_values(label) if label else set()) if ranks is None else ranks
-        self._plain = len(self._ranks) < 2 and pick is without_copies
+        #: Name -> its value, where the one series of a name is all there is to it: nearly every name of every engine.
+        self._alone = reading.alone if len(self._ranks) < 2 and pick is without_copies else _NONE_ALONE
 
     def total(self, *names: str, where: Callable[[Series], bool] = every) -> float | None:
         """The sum over ranks and models of the first name that is known."""
+        alone = self._alone if where is every else _NONE_ALONE
         for name in names:
+            if name in alone:
+                return alone[name]
             value = self._sum(name, where)
             if value is not None:
                 return value
@@ -150,7 +157,10 @@ class Ranks:
 
     def mean(self, *names: str, where: Callable[[Series], bool] = every) -> float | None:
         """The mean over ranks and models of the first name that is known."""
+        alone = self._alone if where is every else _NONE_ALONE
         for name in names:
+            if name in alone:
+                return alone[name]
             values = self._values(name, where)
             total = add(values)
             if total is not None:
@@ -169,13 +179,7 @@ class Ranks:
         return seen == {None} or self._ranks <= seen
 
     def _sum(self, name: str, where: Callable[[Series], bool]) -> float | None:
-        found = self._reading.series(name)
-        if not found:
-            return None
-        if len(found) == 1 and self._plain and where is every:  # nearly every quantity of nearly every engine
-            value = found[0].value
-            return None if math.isnan(value) else value
-        return add(self._values(name, where))
+        return add(self._values(name, where)) if name in self._reading else None
 
     def _values(self, name: str, where: Callable[[Series], bool]) -> list[float]:
         series = self._pick(self._found(name, where))

@@ -15,6 +15,7 @@ from extproc.core.sample import Sample
 from extproc.engines import json_body
 from extproc.engines.adapter_calls import ALREADY, REFUSED, AdapterCalls, usual
 from extproc.engines.exposition import Reader, Reading, Series
+from extproc.engines.following import Last
 from extproc.engines.quantities import (
     Ranks,
     agreed,
@@ -103,11 +104,11 @@ class Sglang:
             return b'"loads"' in text and b'"num_running_reqs"' in text
         return text.startswith(b"sglang:") or b"\nsglang:" in text
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
         if text.lstrip()[:1] == b"{":
             return _from_loads(json_body.load(text), at)
-        reading = self._reader.read(text)
+        reading = self._reader.read(text, last)
         ranks = Ranks(reading, "dp_rank", one_of_each_group)
         hits, queries = _prefix_cache(reading, ranks)
         prefilled = _PREFILL_TOKENS in reading

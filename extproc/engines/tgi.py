@@ -5,6 +5,7 @@ KV use is what the running batch may grow to, of what fits: an upper bound, as T
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader
+from extproc.engines.following import Last
 from extproc.engines.quantities import Ranks, capacity, quotient, share
 
 _RUNNING = "tgi_batch_current_size"
@@ -32,9 +33,9 @@ class Tgi:
         """Whether the body has a series of TGI's."""
         return text.startswith(b"tgi_") or b"\ntgi_" in text
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
-        told = Ranks(self._reader.read(text))
+        told = Ranks(self._reader.read(text, last))
         most = told.total(_CAPACITY)
         return Sample(
             at=at,

@@ -7,6 +7,7 @@ scheduled waits.
 
 from extproc.core.sample import Sample
 from extproc.engines.exposition import Reader, Reading
+from extproc.engines.following import Last
 from extproc.engines.quantities import Ranks, agreed, capacity, having, quotient, share, whole_number
 
 #: Label `request_type`: active, scheduled, waiting, max, context.
@@ -31,9 +32,9 @@ class Triton:
         """Whether the body has a series of the TensorRT-LLM backend's."""
         return text.startswith(b"nv_trt_llm_") or b"\nnv_trt_llm_" in text
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
-        reading = self._reader.read(text)
+        reading = self._reader.read(text, last)
         names = _model_names(reading)
         of_these = having("model", *names)  # ensembles around a model count its tokens once more
         models = Ranks(reading, "model", ranks=names)

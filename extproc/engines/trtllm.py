@@ -8,6 +8,7 @@ a second reader sees few or none, and an empty array tells nothing at all. Prefe
 from extproc.core.sample import Sample
 from extproc.engines import json_body
 from extproc.engines.exposition import Reader, Reading
+from extproc.engines.following import Last
 from extproc.engines.quantities import Ranks, agreed, capacity, plus, quotient, share, whole_number
 
 _RUNNING = "trtllm_num_requests_running"
@@ -49,11 +50,11 @@ class TrtLlm:
             return not start.strip(b"[] \t\r\n") or b'"numActiveRequests"' in start
         return text.startswith(b"trtllm_") or b"\ntrtllm_" in text
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
         if text.lstrip()[:1] == b"[":
             return _from_iterations(json_body.load(text), at)
-        reading = self._reader.read(text)
+        reading = self._reader.read(text, last)
         told = Ranks(reading)
         block_size = agreed(whole_number(one.value) for one in reading.series(_BLOCK_SIZE))
         max_blocks = told.total(_MAX_BLOCKS)

@@ -12,6 +12,7 @@ from typing import Any
 from extproc.core.sample import Sample
 from extproc.engines.adapter_calls import ALREADY, REFUSED, AdapterCalls, usual
 from extproc.engines.exposition import Reader, Reading, Series
+from extproc.engines.following import Last
 from extproc.engines.quantities import (
     Ranks,
     agreed,
@@ -93,11 +94,11 @@ class Vllm:
         """Whether the body has a series of vLLM's."""
         return text.startswith(b"vllm:") or b"\nvllm:" in text
 
-    def parse(self, text: bytes, at: float) -> Sample:
+    def parse(self, text: bytes, at: float, last: Last | None = None) -> Sample:
         """The sample in a body read at `at` (seconds, monotonic). Never raises."""
-        reading = self._reader.read(text)
+        reading = self._reader.read(text, last)
         ranks = Ranks(reading, "engine")
-        block_size = _block_size(reading)
+        block_size = reading.once(_CACHE, "block_size", lambda: _block_size(reading))
         unit = block_size if _OLD_HITS in reading and _COUNTS_BLOCKS in text else 1
         return Sample(
             at=at,
@@ -105,7 +106,7 @@ class Vllm:
             waiting=plus(ranks.total(_WAITING), ranks.optional(_SWAPPED)),
             ranks=ranks.each(_RUNNING, _WAITING),
             kv_used=share(ranks.mean(*_KV_USED)),
-            kv_capacity=_kv_capacity(reading, ranks, block_size),
+            kv_capacity=reading.once(_CACHE, "capacity", lambda: _kv_capacity(reading, ranks, block_size)),
             block_size=block_size,
             hit_tokens=_cached(ranks, _HITS, _OLD_HITS, unit),
             query_tokens=_cached(ranks, _QUERIES, _OLD_QUERIES, unit),
@@ -117,9 +118,9 @@ class Vllm:
             tpot_count=ranks.total(*_TPOT_COUNT),
             prefill_sum=ranks.total(_PREFILL_SUM),
             prefill_count=ranks.total(_PREFILL_COUNT),
-            adapters=_adapters(reading.series(_ADAPTERS)),
-            max_adapters=agreed(_int_label(one, "max_lora") for one in reading.series(_ADAPTERS)),
-            asleep=_asleep(reading.series(_SLEEP)),
+            adapters=reading.once(_ADAPTERS, "names", lambda: _adapters(reading.series(_ADAPTERS))),
+            max_adapters=reading.once(_ADAPTERS, "most", lambda: _most_adapters(reading)),
+            asleep=reading.once(_SLEEP, "asleep", lambda: _asleep(reading.series(_SLEEP))),
             models=tuple(sorted(reading.label_values("model_name"))),
             started=single(reading.series(_STARTED)),
         )
@@ -163,6 +164,10 @@ def _adapters(series: Sequence[Series]) -> tuple[str, ...] | None:
             for label in ("running_lora_adapters", "waiting_lora_adapters"):
                 names.update(name.strip() for name in one.labels.get(label, "").split(","))
     return tuple(sorted(names - {""}))
+
+
+def _most_adapters(reading: Reading) -> int | None:
+    return agreed(_int_label(one, "max_lora") for one in reading.series(_ADAPTERS))
 
 
 def _asleep(series: Sequence[Series]) -> bool | None:

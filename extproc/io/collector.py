@@ -164,6 +164,7 @@ class _Rounds:
         self._scrape = collector.scraper.of(_url(address, target))
         self._given = _engine(target)
         self._engine = self._given
+        self._last = engines.Last()
         self._failures = 0
         self._moment = 0.0
 
@@ -227,7 +228,9 @@ class _Rounds:
         engine = self._engine or engines.detect(body)
         if engine is None:
             raise ScrapeFailed("unparsable")
-        sample = engine.parse(await _wanted_part(body, engine), at)
+        if engine is not self._engine:
+            self._last = engines.Last()
+        sample = self._last.parse(engine, await _wanted_part(body, engine), at)
         if sample.is_blank:  # it tells nothing, so it must not count as fresh
             self._engine = self._given  # another engine may have taken the address
             raise ScrapeFailed("unparsable")
