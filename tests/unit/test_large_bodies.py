@@ -127,7 +127,7 @@ def test_large_messages_come_in_pieces_and_small_ones_whole_in_their_order(
     assembly = Assembly(most=100, large=15, freed=freed.append)
     raw, got = b"".join(map(framed, messages)), []
     for at in range(0, len(raw), step):
-        made, refused = assembly.feed(raw[at : at + step])
+        made, refused = assembly.feed(raw, at, min(at + step, len(raw)))
         assert refused is None
         got += made
     assert [each.whole() if isinstance(each, Pieces) else each for each in got] == messages

@@ -210,11 +210,9 @@ class FastTransport:
             return IDLE
         self._open += 1
         self._undecided += 1
-        return _Exchange(self, call)
-
-    def session(self) -> Session:
-        """The session of a new stream."""
-        return self._sessions()
+        exchange = _Exchange(self, call, self._sessions())
+        self._running.add(exchange)
+        return exchange
 
     def settled(self) -> None:
         """One more stream may end where it stands."""
@@ -230,9 +228,12 @@ class FastTransport:
         """No longer."""
         self._running.discard(running)
 
-    def closed(self) -> None:
+    def over(self, exchange: "_Exchange", undecided: bool) -> None:
         """A stream of ext_proc is over."""
+        self._running.discard(exchange)
         self._open -= 1
+        if undecided:
+            self.settled()
 
     def _check(self, request: bytes) -> bytes | grpc.Refused:
         return self._health.check(request) or grpc.Refused(grpc.NOT_FOUND, "unknown service")
@@ -247,18 +248,17 @@ class _Exchange:
 
     __slots__ = ("_before", "_call", "_kept", "_server", "_session", "_undecided", "large")
 
-    def __init__(self, server: FastTransport, call: Call) -> None:
+    def __init__(self, server: FastTransport, call: Call, session: Session) -> None:
         self._server = server
         self._call = call
-        self._session = server.session()
+        self._session = session
         if call.trace:
-            self._session.called_by(call.trace)
+            session.called_by(call.trace)
         self.large = server.large
         self._undecided = True
         #: Messages that came while an answer is owed; None while none is.
         self._kept: deque[bytes | Pieces] | None = None
         self._before: list[tuple[Answer, bool]] | None = None
-        server.began(self)
 
     def message(self, data: bytes) -> None:
         """Answer a message, or keep it."""
@@ -276,9 +276,11 @@ class _Exchange:
             else:
                 for part in answer:
                     call.send(part)
-        if settled and self._undecided:
-            self._decided()
-        if close or (settled and self._server.stopping):
+        if settled:
+            if self._undecided:
+                self._decided()
+            close = close or self._server.stopping
+        if close:
             call.finish()
 
     def message_large(self, pieces: Pieces) -> None:
@@ -302,11 +304,8 @@ class _Exchange:
 
     def over(self) -> None:
         """Release everything."""
-        server = self._server
-        server.ended(self)
-        if self._undecided:
-            self._decided()
-        server.closed()
+        undecided, self._undecided = self._undecided, False
+        self._server.over(self, undecided)
         self._session.end()
 
     def _decided(self) -> None:

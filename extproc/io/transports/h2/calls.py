@@ -1,7 +1,7 @@
 """Calls: a request's stream read as gRPC and given to the handler of its method."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from extproc.core.scattered import Pieces
 from extproc.io.transports.h2 import grpc
@@ -14,6 +14,7 @@ from extproc.io.transports.h2.streams import DEAF, Receiver, Stream
 _READ_ANYWAY: Final = 65_536
 #: Bytes of a `traceparent` that are kept: the form of today has 55.
 _TRACE: Final = 64
+_prefix: Final = grpc.PREFIX.unpack_from
 _REFUSAL: Final = b"This port speaks gRPC: POST with content-type application/grpc.\n"
 
 
@@ -94,31 +95,28 @@ class Call:
 
     # -- what the client says ------------------------------------------------------------------------------
 
-    def data(self, chunk: bytes) -> int:
-        """The next bytes of the body; returns how many are held until more come."""
+    def data(self, data: bytes, at: int, stop: int) -> int:
+        """The next bytes of the body, `data[at:stop]`; returns how many are held until more come."""
         try:
-            return self._data(chunk)
+            if self._assembly is None and stop - at >= grpc.PREFIX_SIZE:
+                flag, size = _prefix(data, at)
+                at_message = at + grpc.PREFIX_SIZE
+                if (
+                    size == stop - at_message and not flag and size <= self._most
+                ):  # the usual case: one, whole
+                    self._handler.message(data[at_message:stop])  # type: ignore[union-attr]  # as it lasts
+                    return 0
+            return self._assemble(data, at, stop)
         except Exception:  # a fault of a handler costs its own call, no other
             self.finish(grpc.INTERNAL, "internal error")
             return 0
 
-    def _data(self, chunk: bytes) -> int:
-        if self._assembly is None and len(chunk) >= grpc.PREFIX_SIZE:
-            flag, size = grpc.PREFIX.unpack_from(chunk)
-            if (
-                size == len(chunk) - 5 and not flag and size <= self._most
-            ):  # one message, whole: the usual case
-                assert self._handler is not None
-                self._handler.message(chunk[5:])
-                return 0
-        return self._assemble(chunk)
-
-    def _assemble(self, chunk: bytes) -> int:
+    def _assemble(self, data: bytes, at: int, stop: int) -> int:
         assembly = self._assembly
         if assembly is None:
             large = getattr(self._handler, "large", grpc.NEVER)
             assembly = self._assembly = grpc.Assembly(self._most, large, self._freed)
-        messages, refused = assembly.feed(chunk)
+        messages, refused = assembly.feed(data, at, stop)
         for message in messages:
             if self._handler is None:
                 return 0
@@ -165,10 +163,7 @@ class Call:
         """Answer with a message."""
         if self._done:
             return
-        connection, stream = self._connection, self._stream
-        if not stream.answered:
-            connection.headers(stream, grpc.HEADERS)
-        connection.data(stream, grpc.PREFIX.pack(0, len(message)) + message)
+        self._connection.message(self._stream, grpc.HEADERS, message)
 
     def finish(self, status: int = grpc.OK, text: str = "") -> None:
         """End the call with a status; a call that is over stays as it ended."""
@@ -202,9 +197,9 @@ class _NotGrpc:
         self._connection, self._stream, self._status = connection, stream, status
         self._read = 0
 
-    def data(self, chunk: bytes) -> int:
+    def data(self, _data: bytes, at: int, stop: int) -> int:
         """Thrown away."""
-        self._read += len(chunk)
+        self._read += stop - at
         if self._read > _READ_ANYWAY:
             self.ended()
         return 0
@@ -280,7 +275,7 @@ class Router:
 
     def accept(self, connection: Sender, stream: Stream, head: Head) -> Receiver:
         """As `sending.Accept`."""
-        plan = cast(_Plan | None, head.note)
+        plan: _Plan | None = head.note  # type: ignore[assignment]  # we alone keep anything there
         if plan is None:
             plan = head.note = self._plan(head)
         if plan.http:

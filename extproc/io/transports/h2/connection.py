@@ -14,7 +14,7 @@ from extproc.io.transports.h2.errors import (
     ConnectionFault,
     StreamFault,
 )
-from extproc.io.transports.h2.flow import CONNECTION_WINDOW, DEFAULT_WINDOW, STREAM_WINDOW
+from extproc.io.transports.h2.flow import CONNECTION_WINDOW, DEFAULT_WINDOW, GIVE_BACK, HALF, STREAM_WINDOW
 from extproc.io.transports.h2.headers import Blocks, Head
 from extproc.io.transports.h2.sending import DRAIN, Sender, Shared
 from extproc.io.transports.h2.streams import LEFT, RESET, Stream
@@ -47,11 +47,11 @@ class Connection(Sender):
         self._blocks = Blocks(shared.cache, shared.limits.header_list, shared.refusals)
         self._block: _Block | None = None
         self._preface = False
-        self._handlers = {
-            frames.DATA: self._data,
-            frames.HEADERS: self._headers,
+        self._guarded = (
+            True  # whether only certain frames may come: before the peer's SETTINGS, within a block
+        )
+        self._rare = {
             frames.PRIORITY: self._priority,
-            frames.RST_STREAM: self._rst_stream,
             frames.SETTINGS: self._settings,
             frames.PUSH_PROMISE: self._push_promise,
             frames.PING: self._ping,
@@ -70,10 +70,14 @@ class Connection(Sender):
             self.behind = False
             return
         self._receiving = True
-        if self._tail:
-            data = self._tail + data
         try:
-            at = self._frames(data, 0 if self._preface else self._greeting(data))
+            at = 0
+            if self._tail:
+                data, at = self._continued(data)
+            if not self._preface:
+                at = self._greeting(data)
+            if self._preface:
+                at = self._frames(data, at)
             self._tail = data[at:] if at < len(data) else b""
         except ConnectionFault as fault:
             self.fail(fault)
@@ -90,45 +94,62 @@ class Connection(Sender):
         self._preface = True
         return size
 
+    def _continued(self, data: bytes) -> tuple[bytes, int]:
+        """What to go on with after a read that ended within a frame, and from where.
+
+        That frame is put together and dealt with alone: joining the whole read to it would copy up to 256 KiB.
+        """
+        tail = self._tail
+        begun = tail[:_HEADER] + data[:_HEADER]
+        if self._preface and len(begun) >= _HEADER:
+            missing = _HEADER + (frames.word(begun, 0) >> 8) - len(tail)
+            if 0 < missing < len(data):  # else whole frames wait for their turn, or it is still not whole
+                self._some(tail + data[:missing], 0)
+                return (b"", 0) if self.closed else (data, missing)
+        return tail + data, 0
+
     def _frames(self, data: bytes, at: int) -> int:
         """Deal with whole frames for one turn; returns where the first begins that is not whole or has to wait."""
-        self.behind = False
-        if not self._preface:
-            return 0
         at, more = self._some(data, at)
         if more:
             until = self._clock() + _TURN
             while more and self._clock() < until:
                 at, more = self._some(data, at)
-            self.behind = more
+        self.behind = more
         return at
 
     def _some(self, data: bytes, at: int) -> tuple[int, bool]:
         """Deal with `_AT_ONCE` frames at most; returns where it stopped, and whether more may be whole."""
-        unpack, handlers, size = frames.HEADER.unpack_from, self._handlers, len(data)
+        unpack, size = frames.HEADER.unpack_from, len(data)
         for _ in _AT_ONCE:
-            if at + 9 > size:
+            begin = at + _HEADER
+            if begin > size:
                 return at, False
             word, flags, number = unpack(data, at)
+            stop = begin + (word >> 8)
             kind = word & 0xFF
-            stop = at + 9 + (word >> 8)
             number &= 0x7FFFFFFF
-            if self._block is not None or not self.greeted or word >= _TOO_LONG:
+            if self._guarded or word >= _TOO_LONG:
                 self._check(kind, flags, number, word >> 8)
             if stop > size:
                 return at, False
-            handler = handlers.get(kind)
             try:
-                if handler is None:
-                    self._patience.spend("empty")  # of a kind nobody knows: ignored (section 4.1)
+                if kind == _DATA:
+                    self._data(flags, number, data, begin, stop)
+                elif kind == _HEADERS:
+                    self._headers(flags, number, data, begin, stop)
+                elif kind == _RST_STREAM:
+                    self._rst_stream(number, stop - begin)
+                elif kind in self._rare:
+                    self._rare[kind](flags, number, data, begin, stop)
                 else:
-                    handler(flags, number, data, at + 9, stop)
+                    self._patience.spend("empty")  # of a kind nobody knows: ignored (section 4.1)
             except StreamFault as fault:
                 self._reset_for(fault)
             at = stop
             if self.closed:
                 return size, False
-        return at, at + 9 <= size
+        return at, at + _HEADER <= size
 
     def _check(self, kind: int, flags: int, number: int, length: int) -> None:
         """What may come only at certain times, and frames too long. Raises ConnectionFault."""
@@ -143,56 +164,59 @@ class Connection(Sender):
     # -- frames of streams ---------------------------------------------------------------------------------
 
     def _data(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        size = stop - at
         if flags & frames.PADDED:
-            begin, end = frames.unpadded(flags, data, at, stop)
-        else:
-            begin, end = at, stop
-        self._inflow.came(stop - at)
+            at, stop = frames.unpadded(flags, data, at, stop)
+        inflow = self._inflow
+        inflow.owed += size
+        if inflow.owed >= GIVE_BACK:
+            inflow.give_back()
         stream = self._open.get(number)
         if stream is None or stream.half_closed:
             self.streams.admits(frames.DATA, number)
             return
-        stream.owed += stop - at
-        if stream.owed > STREAM_WINDOW:
+        stream.owed = owed = stream.owed + size
+        if owed > STREAM_WINDOW:
             raise StreamFault(number, FLOW_CONTROL_ERROR, "more bytes than the stream's window")
         if flags & frames.END_STREAM:
-            self._expect(stream, end - begin, ended=True)
             stream.half_closed = True
-        elif begin == end:
+        elif at == stop:
             self._patience.spend("empty")
-        elif stream.expected is not None:
-            self._expect(stream, end - begin, ended=False)
-        if begin < end:
-            held = stream.receiver.data(data[begin:end])
+        if stream.expected is not None:
+            self._expect(stream, stop - at)
+        if at < stop:
+            held = stream.receiver.data(data, at, stop)
             if held != stream.held:
-                self._inflow.count(stream, held)
+                inflow.count(stream, held)
         if stream.half_closed:
             stream.receiver.ended()
-        elif stream.owed >= STREAM_WINDOW // 2 and number in self._open:
-            self._inflow.credit(stream)
+        elif owed >= HALF and number in self._open:
+            inflow.credit(stream)
 
     @staticmethod
-    def _expect(stream: Stream, size: int, *, ended: bool) -> None:
+    def _expect(stream: Stream, size: int) -> None:
         """A body must be as long as its content-length says (section 8.1.1)."""
         if stream.expected is None:
             return
         stream.expected -= size
-        if stream.expected < 0 or (ended and stream.expected):
+        if stream.expected < 0 or (stream.half_closed and stream.expected):
             raise StreamFault(stream.number, PROTOCOL_ERROR, "a body of another length than told")
 
     def _headers(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
         if not number & 1:
             raise ConnectionFault(PROTOCOL_ERROR, "a stream with an even number")
         fault = ""
-        if flags & (frames.PADDED | frames.WITH_PRIORITY):
+        if flags & _PADDED_OR_PRIORITY:
             at, stop = frames.unpadded(flags, data, at, stop)
             if flags & frames.WITH_PRIORITY:
                 fault = _depends(number, data, at, stop)
                 at += 5
+        end = bool(flags & frames.END_STREAM)
         if flags & frames.END_HEADERS:
-            self._whole(number, data[at:stop], bool(flags & frames.END_STREAM), fault)
+            self._whole(number, data[at:stop], end, fault)
         else:
-            self._block = _Block(number, data[at:stop], bool(flags & frames.END_STREAM), fault)
+            self._block = _Block(number, data[at:stop], end, fault)
+            self._guarded = True
 
     def _continuation(self, flags: int, _number: int, data: bytes, at: int, stop: int) -> None:
         block = self._block
@@ -207,7 +231,7 @@ class Connection(Sender):
         if len(block.parts) > self._limits.continuations + 1:
             self._too_much("continuations")
         if flags & frames.END_HEADERS:
-            self._block = None
+            self._block, self._guarded = None, False
             self._whole(block.number, b"".join(block.parts), block.end, block.fault)
 
     def _too_much(self, reason: str) -> None:
@@ -226,8 +250,8 @@ class Connection(Sender):
         if fault:
             raise StreamFault(number, PROTOCOL_ERROR, fault)
         stream = self._open[number]
-        self._expect(stream, 0, ended=True)
         stream.half_closed = True
+        self._expect(stream, 0)
         stream.receiver.ended()
 
     def _begin(self, number: int, head: Head, end: bool, fault: str) -> None:
@@ -235,21 +259,16 @@ class Connection(Sender):
         if self.final:
             self.streams.close(number, RESET)  # it came after our last GOAWAY: the peer tries elsewhere
             return
-        expected = head.content_length if head.content_length >= 0 else None
-        if fault or (end and expected):
+        if fault or (end and head.content_length):
             raise StreamFault(number, PROTOCOL_ERROR, fault or "no body where its length was told")
         if len(self._open) >= self._limits.streams:
             self._shared.refusals.add("streams")
             raise StreamFault(number, REFUSED_STREAM, "too many streams")
-        stream = Stream(number, self._outflow.initial, expected)
+        self._open[number] = stream = Stream(number, self._outflow.initial, head.content_length)
         stream.half_closed = end
-        self._open[number] = stream
-        receiver = self._accept(self, stream, head)
-        if number not in self._open:
-            return  # answered already
-        stream.receiver = receiver
+        stream.receiver = self._accept(self, stream, head)
         if end:
-            receiver.ended()
+            stream.receiver.ended()
 
     def _priority(self, _flags: int, number: int, data: bytes, at: int, stop: int) -> None:
         if not number:
@@ -260,12 +279,13 @@ class Connection(Sender):
         if frames.word(data, at) & frames.LARGEST_ID == number:
             raise StreamFault(number, PROTOCOL_ERROR, "a stream that depends on itself")
 
-    def _rst_stream(self, _flags: int, number: int, _data: bytes, at: int, stop: int) -> None:
-        if stop - at != 4:
+    def _rst_stream(self, number: int, size: int) -> None:
+        if size != 4:
             raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM that is not four bytes")
-        if not self.streams.admits(frames.RST_STREAM, number):
+        stream = self._open.pop(number, None)
+        if stream is None:
+            self.streams.admits(frames.RST_STREAM, number)
             return
-        stream = self._open.pop(number)
         self.streams.close(number, LEFT)
         self._drop(stream)
         self._maybe_over()
@@ -302,7 +322,7 @@ class Connection(Sender):
         said = frames.pairs(data[at:stop])
         for name, value in said:
             _check_setting(name, value)
-        self.greeted = True
+        self.greeted, self._guarded = True, False
         self.out.append(frames.SETTINGS_ACK)  # before any frame that the new settings allow
         self._apply(dict(said))
 
@@ -346,6 +366,12 @@ _AT_ONCE: Final = range(16)
 _TURN: Final = 0.004
 #: A frame's first word when its length is above what we take.
 _TOO_LONG: Final = (frames.FRAME + 1) << 8
+#: What nearly all frames are, by names that cost one look-up.
+_HEADER: Final = frames.HEADER_SIZE
+_DATA: Final = frames.DATA
+_HEADERS: Final = frames.HEADERS
+_RST_STREAM: Final = frames.RST_STREAM
+_PADDED_OR_PRIORITY: Final = frames.PADDED | frames.WITH_PRIORITY
 
 
 def _check_setting(name: int, value: int) -> None:

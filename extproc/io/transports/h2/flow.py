@@ -24,7 +24,12 @@ DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
 #: Windows that we give. A stream's holds most bodies without an update; the connection's many of them.
 STREAM_WINDOW: Final = 256 * 1024
+#: Bytes that a stream owes when its window is opened again.
+HALF: Final = STREAM_WINDOW // 2
 CONNECTION_WINDOW: Final = 4 * 2**20
+#: Bytes after which the connection's window is given back. With them and a largest frame more, less than its window
+#: was ever used: nobody can pass it.
+GIVE_BACK: Final = CONNECTION_WINDOW // 2
 
 
 class Outflow:
@@ -65,14 +70,6 @@ class Outflow:
         self.queued += size
         self._may_send(stream)
         self.pump()
-
-    def last(self, stream: Stream, frame: bytes) -> bool:
-        """Send the frame that ends a stream, after all that waits. Returns whether it went out at once."""
-        if stream.queue is None:
-            self._out.append(frame)
-            return True
-        stream.last = frame
-        return False
 
     def forget(self, stream: Stream) -> None:
         """The stream is gone, with what waits."""
@@ -155,6 +152,10 @@ class Inflow:
         budget: shared by all connections.
         refusals: told of streams that are ended for what they would hold.
         notify: called when something is given back while nothing came.
+
+    Attributes:
+        held: bytes that receivers hold.
+        owed: bytes that came since the connection's window was given back; `give_back` is called at `GIVE_BACK`.
     """
 
     def __init__(
@@ -165,38 +166,36 @@ class Inflow:
         refusals: Refusals,
         notify: Callable[[], None],
     ) -> None:
-        self.held = 0
+        self.held = self.owed = 0
         self._out = out
         self._limit = limits.connection_buffered
+        self._most = 2 * self._limit
         self._budget = budget
         self._refusals = refusals
         self._notify = notify
-        self._owed = 0
         self._growing: dict[int, Stream] = {}
         self._starved: dict[int, Stream] = {}
 
-    def came(self, size: int) -> None:
-        """A DATA payload of `size` bytes. Raises ConnectionFault above the connection's window."""
-        self._owed = owed = self._owed + size
-        if owed > CONNECTION_WINDOW:
-            raise ConnectionFault(FLOW_CONTROL_ERROR, "more bytes than the connection's window")
-        if owed >= CONNECTION_WINDOW // 2:
-            self._out.append(frames.window_update(0, owed))
-            self._owed = 0
+    def give_back(self) -> None:
+        """So much came that the connection's window is opened again, whoever it was for."""
+        self._out.append(frames.window_update(0, self.owed))
+        self.owed = 0
 
     def count(self, stream: Stream, held: int) -> None:
         """A stream's receiver holds `held` bytes now. Raises StreamFault where that is too much."""
-        change, stream.held = held - stream.held, held
+        change = held - stream.held
+        stream.held = held
         self.held += change
+        budget = self._budget
         if change > 0:
-            self._budget.held += change
-            if (self._budget.broken or self.held >= 2 * self._limit) and not self._oldest(stream):
+            budget.held += change
+            if (budget.held >= budget.most or self.held >= self._most) and not self._oldest(stream):
                 self._refusals.add("buffered")
                 raise StreamFault(stream.number, ENHANCE_YOUR_CALM, "more unfinished messages than allowed")
             return
-        if not held:
+        if not held and (self._growing or self._starved):
             self._settle(stream)
-        self._budget.release(-change)
+        budget.release(-change)
         if self._starved:
             self._grant()
 

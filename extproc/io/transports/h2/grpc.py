@@ -93,14 +93,14 @@ class Assembly:
 
     Args:
         most: bytes of a message.
-        large: larger messages are given in pieces, and not copied.
+        large: larger messages that came in pieces are given so, and not copied.
         freed: called with the size of each of those, once its pieces are needed no more.
 
     Attributes:
         held: bytes kept until more come.
     """
 
-    __slots__ = ("_freed", "_large", "_most", "_need", "_parts", "held")
+    __slots__ = ("_freed", "_large", "_missing", "_most", "_parts", "_prefix", "_size", "held")
 
     def __init__(
         self, most: int, large: int = NEVER, freed: Callable[[int], None] = lambda _size: None
@@ -108,52 +108,40 @@ class Assembly:
         self.held = 0
         self._most = most
         self._large, self._freed = large, freed
-        self._parts: list[bytes] = []
-        self._need = PREFIX_SIZE
+        self._prefix = b""  # of the message under way, as far as it came
+        self._parts: list[bytes] = []  # what came of the message itself
+        self._size = self._missing = 0
 
-    def feed(self, chunk: bytes) -> tuple[list[bytes | Pieces], Refused | None]:
-        """The messages that `chunk` completes, in order, and why none can follow."""
-        self._parts.append(chunk)
-        self.held += len(chunk)
-        if self.held < self._need:
-            return [], None
-        if self._need - PREFIX_SIZE > self._large:
-            return self._feed_large()
-        data, at = b"".join(self._parts), 0
+    def feed(self, data: bytes, at: int, stop: int) -> tuple[list[bytes | Pieces], Refused | None]:
+        """The messages that `data[at:stop]` completes, in order, and why none can follow."""
         made: list[bytes | Pieces] = []
-        refused = None
-        self._need = PREFIX_SIZE
-        while refused is None and len(data) - at >= PREFIX_SIZE:
-            flag, size = PREFIX.unpack_from(data, at)
-            refused = self.fault(flag, size)
-            if len(data) - at - PREFIX_SIZE < size:
-                self._need = PREFIX_SIZE + size
-                break
-            at += PREFIX_SIZE
-            if refused is None:
-                made.append(data[at : at + size])
-                at += size
-        self._keep(b"" if refused else data[at:])
-        return made, refused
+        while at < stop:
+            if len(self._prefix) < PREFIX_SIZE:
+                until = min(stop, at + PREFIX_SIZE - len(self._prefix))
+                self._prefix += data[at:until]
+                at = until
+                if len(self._prefix) < PREFIX_SIZE:
+                    break
+                flag, self._size = PREFIX.unpack(self._prefix)
+                self._missing = self._size
+                refused = self.fault(flag, self._size)
+                if refused is not None:
+                    return made, refused
+            part = data[at : min(stop, at + self._missing)]
+            self._parts.append(part)
+            self._missing -= len(part)
+            at += len(part)
+            if not self._missing:
+                made.append(self._whole())
+        self.held = len(self._prefix) + self._size - self._missing
+        return made, None
 
-    def _feed_large(self) -> tuple[list[bytes | Pieces], Refused | None]:
-        """The same, where the first message is a large one, whose prefix was seen to be good."""
-        parts, size = self._parts, self._need - PREFIX_SIZE
-        over = self.held - self._need  # all in the last part, as there was too little without it
-        last = parts[-1]
-        inner = len(last) - over
-        views = [memoryview(part) for part in parts]
-        views[-1] = views[-1][:inner]
-        views[0] = views[0][PREFIX_SIZE:]
-        freed = self._freed
-        self._keep(b"")
-        self._need = PREFIX_SIZE
-        more, refused = self.feed(last[inner:]) if over else ([], None)
-        return [Pieces(views, lambda: freed(size)), *more], refused
-
-    def _keep(self, rest: bytes) -> None:
-        self._parts = [rest] if rest else []
-        self.held = len(rest)
+    def _whole(self) -> bytes | Pieces:
+        parts, size, freed = self._parts, self._size, self._freed
+        self._prefix, self._parts, self._size = b"", [], 0
+        if len(parts) == 1:
+            return parts[0]
+        return Pieces(parts, lambda: freed(size)) if size > self._large else b"".join(parts)
 
     def fault(self, flag: int, size: int) -> Refused | None:
         """What is wrong with a message by its prefix."""

@@ -33,7 +33,7 @@ class Head:
         fields: all fields in order, `:method` and its like included.
         request_fault: why this can't begin a request; "" when it can.
         trailer_fault: why this can't end one; "" when it can.
-        content_length: bytes that the body must have; -1 where none is told.
+        content_length: bytes that the body must have; None where none is told.
         note: kept here by who reads heads, so that it is worked out once for each block.
     """
 
@@ -41,7 +41,7 @@ class Head:
 
     def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
-        self.content_length = -1
+        self.content_length: int | None = None
         self.note: object = None
         common = _common_fault(fields)
         self.request_fault = common or self._request_fault()

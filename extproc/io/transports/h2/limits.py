@@ -108,10 +108,16 @@ class Patience:
 
 
 class Budget:
-    """Bytes of unfinished messages, held by all connections together, and who waits for room."""
+    """Bytes of unfinished messages, held by all connections together, and who waits for room.
+
+    Attributes:
+        limit: bytes from which windows stay shut.
+        most: bytes from which what comes is thrown away.
+        held: bytes now.
+    """
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self.limit, self.most = limit, 2 * limit
         self.held = 0
         self._waiting: dict[Callable[[], None], None] = {}
 
@@ -119,11 +125,6 @@ class Budget:
     def full(self) -> bool:
         """Whether windows stay shut."""
         return self.held >= self.limit
-
-    @property
-    def broken(self) -> bool:
-        """Whether what comes is thrown away."""
-        return self.held >= 2 * self.limit
 
     def wait(self, wake: Callable[[], None]) -> None:
         """Call `wake` once there is room."""

@@ -1,5 +1,6 @@
 """The saying half of a connection: answers, resets, goodbyes, the end of a stream. What it hears: `connection`."""
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -11,13 +12,16 @@ from extproc.io.transports.h2.errors import (
     ConnectionFault,
     StreamFault,
 )
-from extproc.io.transports.h2.flow import STREAM_WINDOW, Inflow, Outflow
+from extproc.io.transports.h2.flow import HALF, STREAM_WINDOW, Inflow, Outflow
 from extproc.io.transports.h2.headers import Head, HeadCache
 from extproc.io.transports.h2.limits import Budget, Limits, Patience, Refusals
 from extproc.io.transports.h2.streams import DEAF, ENDED, RESET, Receiver, Stream, Streams
 
 Accept = Callable[["Sender", Stream, Head], Receiver]
 
+#: The header of a DATA frame, and gRPC's of the message in it: whether it is compressed, its length.
+_MESSAGE: Final = struct.Struct(">IBIBI")
+_PREFIX: Final = struct.Struct(">BI")
 #: Payload of the PING that tells when a peer has read our first GOAWAY (section 6.8).
 DRAIN: Final = b"draining"
 
@@ -134,6 +138,27 @@ class Sender:
         if not self._receiving:
             self.notify()
 
+    def message(self, stream: Stream, first: bytes, message: bytes) -> None:
+        """Go on with an answer by a gRPC message, uncompressed; where it has not begun, with the block `first`."""
+        size = len(message)
+        outflow, room = self._outflow, size + 5
+        if not stream.answered:
+            self.headers(stream, first)
+        if (
+            stream.queue is None
+            and room <= stream.send_window
+            and room <= outflow.window
+            and room <= outflow.frame
+        ):
+            outflow.window -= room
+            stream.send_window -= room
+            self.out.append(_MESSAGE.pack(room << 8, 0, stream.number, 0, size))
+            self.out.append(message)
+            if not self._receiving:
+                self.notify()
+        else:
+            self.data(stream, _PREFIX.pack(0, size) + message)
+
     def finish(self, stream: Stream, block: bytes) -> None:
         """End an answer with trailers, or with headers alone; its receiver hears no more."""
         stream.receiver = DEAF
@@ -150,8 +175,11 @@ class Sender:
             self._end(stream, frames.head(0, frames.DATA, frames.END_STREAM, stream.number))
 
     def _end(self, stream: Stream, frame: bytes) -> None:
-        if self._outflow.last(stream, frame):
+        if stream.queue is None:
+            self.out.append(frame)
             self._finished(stream)
+        else:
+            stream.last = frame  # after all that waits
         if not self._receiving:
             self.notify()
 
@@ -191,8 +219,8 @@ class Sender:
             self.streams.close(number, ENDED)
         else:
             self._rst(number, NO_ERROR)
-        if stream.owed or stream.held:
             stream.half_closed = True
+        if stream.held or stream.owed >= HALF:  # else it neither grew nor waits for its window
             self._inflow.forget(stream)
         if self._leaving:
             self._maybe_over()

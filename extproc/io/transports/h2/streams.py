@@ -36,15 +36,18 @@ TABLE: Final = {
     frames.WINDOW_UPDATE: (WRONG, TAKE, TAKE, IGNORE, IGNORE, IGNORE, IGNORE),
 }
 
-#: Closed streams of which is known how they closed; older ones count as skipped.
-_REMEMBERED: Final = 4096
+#: Closed streams of which is known how they closed, at least; twice as many at most. Older ones count as skipped.
+REMEMBERED: Final = 4096
 
 
 class Receiver(Protocol):
     """Who reads a stream."""
 
-    def data(self, chunk: bytes) -> int:
-        """The next bytes of the body. Returns how many bytes the receiver holds until more come."""
+    def data(self, data: bytes, at: int, stop: int) -> int:
+        """The next bytes of the body, `data[at:stop]`; there is at least one.
+
+        Returns how many bytes the receiver holds until more come.
+        """
         ...
 
     def ended(self) -> None:
@@ -59,7 +62,7 @@ class Receiver(Protocol):
 class Deaf:
     """Reads a stream that was answered in full."""
 
-    def data(self, _chunk: bytes) -> int:
+    def data(self, _data: bytes, _at: int, _stop: int) -> int:
         """Nothing is kept."""
         return 0
 
@@ -117,22 +120,20 @@ class Stream:
 class Streams:
     """All streams of a connection."""
 
-    __slots__ = ("_closed", "_order", "last", "open")
+    __slots__ = ("_closed", "_closed_before", "last", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
         self.last = 0
         self._closed: dict[int, int] = {}
-        self._order: deque[int] = deque()  # a dict finds its first key slowly where earlier ones were deleted
+        self._closed_before: dict[int, int] = {}  # the `REMEMBERED` before them, forgotten all at once
 
     def close(self, number: int, how: int) -> None:
         """A stream is over; `how` is one of ENDED, LEFT, RESET."""
         closed = self._closed
-        if number not in closed:
-            if len(closed) >= _REMEMBERED:
-                del closed[self._order.popleft()]
-            self._order.append(number)
         closed[number] = how
+        if len(closed) >= REMEMBERED:
+            self._closed_before, self._closed = closed, {}
 
     def state(self, number: int) -> int:
         """The state of any stream; even numbers are idle, as nobody here opens one."""
@@ -141,7 +142,8 @@ class Streams:
             return HALF_CLOSED if stream.half_closed else OPEN
         if number > self.last or not number & 1:
             return IDLE
-        return self._closed.get(number, SKIPPED)
+        how = self._closed.get(number)
+        return self._closed_before.get(number, SKIPPED) if how is None else how
 
     def admits(self, kind: int, number: int) -> bool:
         """Whether to take a frame in; False: ignore it.
@@ -150,10 +152,10 @@ class Streams:
             StreamFault, ConnectionFault: as the table says.
         """
         what = TABLE[kind][self.state(number)]
+        if what <= IGNORE:
+            return what == TAKE
         if what == LATE:
             raise StreamFault(number, STREAM_CLOSED, "a frame after the end of its stream")
         if what == OVER:
             raise ConnectionFault(STREAM_CLOSED, "a frame for a closed stream")
-        if what == WRONG:
-            raise ConnectionFault(PROTOCOL_ERROR, "a frame for a stream that is not open")
-        return what == TAKE
+        raise ConnectionFault(PROTOCOL_ERROR, "a frame for a stream that is not open")
