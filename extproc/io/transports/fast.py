@@ -278,7 +278,8 @@ class _Exchange:
                     call.send(part)
         if settled:
             if self._undecided:
-                self._decided()
+                self._undecided = False
+                self._server.settled()
             close = close or self._server.stopping
         if close:
             call.finish()

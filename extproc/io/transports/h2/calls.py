@@ -163,7 +163,7 @@ class Call:
         """Answer with a message."""
         if self._done:
             return
-        self._connection.message(self._stream, grpc.HEADERS, message)
+        self._connection.message(self._stream, message)
 
     def finish(self, status: int = grpc.OK, text: str = "") -> None:
         """End the call with a status; a call that is over stays as it ended."""
@@ -210,7 +210,7 @@ class _NotGrpc:
         connection, stream = self._connection, self._stream
         connection.headers(stream, answer(self._status, plain))
         connection.data(stream, _REFUSAL)
-        connection.finish_plainly(stream)
+        connection.finish(stream, None)
 
     def lost(self) -> None:
         """Nothing to release."""
@@ -275,9 +275,7 @@ class Router:
 
     def accept(self, connection: Sender, stream: Stream, head: Head) -> Receiver:
         """As `sending.Accept`."""
-        plan: _Plan | None = head.note  # type: ignore[assignment]  # we alone keep anything there
-        if plan is None:
-            plan = head.note = self._plan(head)
+        plan: _Plan = head.note or self._plan(head)  # type: ignore[assignment]  # we alone keep anything there
         if plan.http:
             return _NotGrpc(connection, stream, plan.http)
         call = Call(connection, stream, self._most, self._refusals, plan.trace)
@@ -290,7 +288,8 @@ class Router:
         asked = grpc.ask(head)
         method = _faulty(asked.fault) if asked.fault else self._methods.get(asked.path, unknown)
         trace = head.get(b"traceparent") or b""
-        return _Plan(method, asked.timeout, asked.http, trace[:_TRACE].decode("latin-1"))
+        plan = head.note = _Plan(method, asked.timeout, asked.http, trace[:_TRACE].decode("latin-1"))
+        return plan
 
 
 class Unary:

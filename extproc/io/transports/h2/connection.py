@@ -240,10 +240,26 @@ class Connection(Sender):
 
     def _whole(self, number: int, block: bytes, end: bool, fault: str) -> None:
         """A whole header block. It is decoded whatever becomes of it: the tables must stay alike."""
-        head = self._blocks.head(block)
-        if number > self.streams.last:
-            self._begin(number, head, end, fault or head.request_fault)
+        head = self._blocks.kept.get(block) or self._blocks.head(block)
+        if number <= self.streams.last:
+            self._trailers(number, head, end, fault)
             return
+        self.streams.last = number
+        if self.final:
+            self.streams.close(number, RESET)  # it came after our last GOAWAY: the peer tries elsewhere
+            return
+        fault = fault or head.request_fault
+        if fault or (end and head.content_length):
+            raise StreamFault(number, PROTOCOL_ERROR, fault or "no body where its length was told")
+        if len(self._open) >= self._limits.streams:
+            self._shared.refusals.add("streams")
+            raise StreamFault(number, REFUSED_STREAM, "too many streams")
+        self._open[number] = stream = Stream(number, self._outflow.initial, head.content_length, end)
+        stream.receiver = self._accept(self, stream, head)
+        if end:
+            stream.receiver.ended()
+
+    def _trailers(self, number: int, head: Head, end: bool, fault: str) -> None:
         if not self.streams.admits(frames.HEADERS, number):
             return
         fault = fault or head.trailer_fault or ("" if end else "trailers that don't end their stream")
@@ -253,22 +269,6 @@ class Connection(Sender):
         stream.half_closed = True
         self._expect(stream, 0)
         stream.receiver.ended()
-
-    def _begin(self, number: int, head: Head, end: bool, fault: str) -> None:
-        self.streams.last = number
-        if self.final:
-            self.streams.close(number, RESET)  # it came after our last GOAWAY: the peer tries elsewhere
-            return
-        if fault or (end and head.content_length):
-            raise StreamFault(number, PROTOCOL_ERROR, fault or "no body where its length was told")
-        if len(self._open) >= self._limits.streams:
-            self._shared.refusals.add("streams")
-            raise StreamFault(number, REFUSED_STREAM, "too many streams")
-        self._open[number] = stream = Stream(number, self._outflow.initial, head.content_length)
-        stream.half_closed = end
-        stream.receiver = self._accept(self, stream, head)
-        if end:
-            stream.receiver.ended()
 
     def _priority(self, _flags: int, number: int, data: bytes, at: int, stop: int) -> None:
         if not number:
@@ -284,8 +284,9 @@ class Connection(Sender):
             raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM that is not four bytes")
         stream = self._open.pop(number, None)
         if stream is None:
-            self.streams.admits(frames.RST_STREAM, number)
-            return
+            if self.streams.idle(number):
+                raise ConnectionFault(PROTOCOL_ERROR, "RST_STREAM of a stream that is not open")
+            return  # it has ended meanwhile
         self.streams.close(number, LEFT)
         self._drop(stream)
         self._maybe_over()

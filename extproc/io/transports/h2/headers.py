@@ -127,17 +127,21 @@ class Blocks:
         cache: shared by connections whose peers have no dynamic table.
         list_size: most bytes of a decoded block, counted as RFC 7541, section 4.1.
         refusals: told of larger ones.
+
+    Attributes:
+        kept: heads of blocks that still mean what they meant; a look at it is quicker than `head`.
     """
 
     def __init__(self, cache: HeadCache, list_size: int, refusals: Refusals) -> None:
         self._shared = cache
         self._own = self._cache = HeadCache(most=_OWN)
+        self.kept = self._cache.heads
         self._refusals = refusals
         self._decoder = Decoder(max_header_list_size=list_size)
 
     def head(self, block: bytes) -> Head:
         """What a block says. Raises ConnectionFault where it can't be read: the tables are no longer alike."""
-        kept = self._cache.heads.get(block)
+        kept = self.kept.get(block)
         if kept is not None:
             return kept
         before = self._table()
@@ -148,6 +152,7 @@ class Blocks:
         else:
             self._own.heads.clear()
             self._cache = self._own if self._decoder.header_table.maxsize else self._shared
+            self.kept = self._cache.heads
         return head
 
     def _table(self) -> tuple[object, int, int]:

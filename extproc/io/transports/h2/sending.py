@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from extproc.io.transports.h2 import frames
+from extproc.io.transports.h2 import frames, grpc
 from extproc.io.transports.h2.errors import (
     ENHANCE_YOUR_CALM,
     NO_ERROR,
@@ -19,9 +19,12 @@ from extproc.io.transports.h2.streams import DEAF, ENDED, RESET, Receiver, Strea
 
 Accept = Callable[["Sender", Stream, Head], Receiver]
 
-#: The header of a DATA frame, and gRPC's of the message in it: whether it is compressed, its length.
-_MESSAGE: Final = struct.Struct(">IBIBI")
-_PREFIX: Final = struct.Struct(">BI")
+#: What goes before a message, pad bytes being zero: the header of a DATA frame without flags (length << 8, stream),
+#: then gRPC's prefix of a message that is not compressed (its length).
+_MESSAGE: Final = struct.Struct(">IxIxI")
+#: The same with the frame that begins an answer before it: its first five bytes, stream, block.
+_FIRST: Final = struct.Struct(f">5sI{len(grpc.HEADERS)}sIxIxI")
+_BEGINS: Final = frames.HEADER.pack(len(grpc.HEADERS) << 8 | frames.HEADERS, frames.END_HEADERS, 0)[:5]
 #: Payload of the PING that tells when a peer has read our first GOAWAY (section 6.8).
 DRAIN: Final = b"draining"
 
@@ -138,43 +141,44 @@ class Sender:
         if not self._receiving:
             self.notify()
 
-    def message(self, stream: Stream, first: bytes, message: bytes) -> None:
-        """Go on with an answer by a gRPC message, uncompressed; where it has not begun, with the block `first`."""
+    def message(self, stream: Stream, message: bytes) -> None:
+        """Begin a gRPC answer, or go on with it, by a message, uncompressed."""
         size = len(message)
-        outflow, room = self._outflow, size + 5
-        if not stream.answered:
-            self.headers(stream, first)
+        room, outflow = size + grpc.PREFIX_SIZE, self._outflow
         if (
-            stream.queue is None
-            and room <= stream.send_window
+            room <= stream.send_window
             and room <= outflow.window
-            and room <= outflow.frame
+            and room <= frames.FRAME
+            and stream.queue is None
+            and not self._resize
         ):
             outflow.window -= room
             stream.send_window -= room
-            self.out.append(_MESSAGE.pack(room << 8, 0, stream.number, 0, size))
+            number = stream.number
+            if stream.answered:
+                self.out.append(_MESSAGE.pack(room << 8, number, size))
+            else:
+                stream.answered = True
+                self.out.append(_FIRST.pack(_BEGINS, number, grpc.HEADERS, room << 8, number, size))
             self.out.append(message)
             if not self._receiving:
                 self.notify()
-        else:
-            self.data(stream, _PREFIX.pack(0, size) + message)
+            return
+        if not stream.answered:
+            self.headers(stream, grpc.HEADERS)
+        self.data(stream, grpc.PREFIX.pack(0, size) + message)
 
-    def finish(self, stream: Stream, block: bytes) -> None:
-        """End an answer with trailers, or with headers alone; its receiver hears no more."""
+    def finish(self, stream: Stream, block: bytes | None) -> None:
+        """End an answer with trailers, or with headers alone, or, with None, as it is; its receiver hears no more."""
         stream.receiver = DEAF
         if self.closed:
             return
-        if self._resize and not stream.answered:
-            block, self._resize = self._resize + block, b""
-        self._end(stream, frames.HEADER.pack(len(block) << 8 | 1, 5, stream.number) + block)
-
-    def finish_plainly(self, stream: Stream) -> None:
-        """End an answer without trailers; its receiver hears no more."""
-        stream.receiver = DEAF
-        if not self.closed:
-            self._end(stream, frames.head(0, frames.DATA, frames.END_STREAM, stream.number))
-
-    def _end(self, stream: Stream, frame: bytes) -> None:
+        if block is None:
+            frame = frames.head(0, frames.DATA, frames.END_STREAM, stream.number)
+        else:
+            if self._resize and not stream.answered:
+                block, self._resize = self._resize + block, b""
+            frame = frames.HEADER.pack(len(block) << 8 | 1, 5, stream.number) + block
         if stream.queue is None:
             self.out.append(frame)
             self._finished(stream)

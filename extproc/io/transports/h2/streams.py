@@ -27,12 +27,11 @@ LATE: Final = 2  # stream error STREAM_CLOSED
 OVER: Final = 3  # connection error STREAM_CLOSED
 WRONG: Final = 4  # connection error PROTOCOL_ERROR
 
-#: kind -> what to do in each state, in the order of their numbers.
+#: kind -> what to do in each state, in the order of their numbers. RST_STREAM is the same as WINDOW_UPDATE.
 TABLE: Final = {
     # ......................... IDLE   OPEN  HALF   ENDED   LEFT    RESET   SKIPPED
     frames.DATA: (WRONG, TAKE, LATE, OVER, LATE, IGNORE, LATE),
     frames.HEADERS: (TAKE, TAKE, LATE, OVER, LATE, IGNORE, WRONG),
-    frames.RST_STREAM: (WRONG, TAKE, TAKE, IGNORE, IGNORE, IGNORE, IGNORE),
     frames.WINDOW_UPDATE: (WRONG, TAKE, TAKE, IGNORE, IGNORE, IGNORE, IGNORE),
 }
 
@@ -104,13 +103,14 @@ class Stream:
         "send_window",
     )
 
-    def __init__(self, number: int, send_window: int, expected: int | None) -> None:
+    def __init__(
+        self, number: int, send_window: int, expected: int | None, half_closed: bool = False
+    ) -> None:
         self.number = number
         self.send_window = send_window
         self.expected = expected
-        self.half_closed = False
-        self.owed = 0
-        self.held = 0
+        self.half_closed = half_closed
+        self.owed = self.held = 0
         self.queue: deque[memoryview] | None = None
         self.last = b""
         self.answered = False
@@ -135,12 +135,16 @@ class Streams:
         if len(closed) >= REMEMBERED:
             self._closed_before, self._closed = closed, {}
 
+    def idle(self, number: int) -> bool:
+        """Whether a stream was never open; even numbers are idle, as nobody here opens one."""
+        return number > self.last or not number & 1
+
     def state(self, number: int) -> int:
-        """The state of any stream; even numbers are idle, as nobody here opens one."""
+        """The state of any stream."""
         stream = self.open.get(number)
         if stream is not None:
             return HALF_CLOSED if stream.half_closed else OPEN
-        if number > self.last or not number & 1:
+        if self.idle(number):
             return IDLE
         how = self._closed.get(number)
         return self._closed_before.get(number, SKIPPED) if how is None else how
