@@ -43,6 +43,7 @@ class Wire(asyncio.Protocol):
         self._handshake: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._given = self._taken = 0
+        self._output = owner.shared.limits.output
         self._quiet = 0
         self._seen = -1
 
@@ -106,7 +107,7 @@ class Wire(asyncio.Protocol):
             transport.write(data)
         if connection.closed:
             transport.close()
-        elif transport.get_write_buffer_size() > self._owner.shared.limits.output:
+        elif transport.get_write_buffer_size() > self._output:
             self._owner.shared.refusals.add("output")
             transport.abort()
 

@@ -77,7 +77,9 @@ class Connection(Sender):
             if not self._preface:
                 at = self._greeting(data)
             if self._preface:
-                at = self._frames(data, at)
+                at, self.behind = self._some(data, at)
+                if self.behind:
+                    at = self._more(data, at)
             self._tail = data[at:] if at < len(data) else b""
         except ConnectionFault as fault:
             self.fail(fault)
@@ -100,39 +102,36 @@ class Connection(Sender):
         That frame is put together and dealt with alone: joining the whole read to it would copy up to 256 KiB.
         """
         tail = self._tail
-        begun = tail[:_HEADER] + data[:_HEADER]
-        if self._preface and len(begun) >= _HEADER:
-            missing = _HEADER + (frames.word(begun, 0) >> 8) - len(tail)
+        begun = tail[:9] + data[:9]
+        if self._preface and len(begun) >= 9:
+            missing = 9 + (frames.word(begun, 0) >> 8) - len(tail)
             if 0 < missing < len(data):  # else whole frames wait for their turn, or it is still not whole
                 self._some(tail + data[:missing], 0)
                 return (b"", 0) if self.closed else (data, missing)
         return tail + data, 0
 
-    def _frames(self, data: bytes, at: int) -> int:
-        """Deal with whole frames for one turn; returns where the first begins that is not whole or has to wait."""
-        at, more = self._some(data, at)
-        if more:
-            until = self._clock() + _TURN
-            while more and self._clock() < until:
-                at, more = self._some(data, at)
-        self.behind = more
+    def _more(self, data: bytes, at: int) -> int:
+        """Deal with more whole frames, for one turn; returns where the first begins that has to wait."""
+        until = self._clock() + _TURN
+        while self.behind and self._clock() < until:
+            at, self.behind = self._some(data, at)
         return at
 
     def _some(self, data: bytes, at: int) -> tuple[int, bool]:
         """Deal with `_AT_ONCE` frames at most; returns where it stopped, and whether more may be whole."""
         unpack, size = frames.HEADER.unpack_from, len(data)
         for _ in _AT_ONCE:
-            begin = at + _HEADER
+            begin = at + 9
             if begin > size:
                 return at, False
             word, flags, number = unpack(data, at)
             stop = begin + (word >> 8)
-            kind = word & 0xFF
             number &= 0x7FFFFFFF
             if self._guarded or word >= _TOO_LONG:
-                self._check(kind, flags, number, word >> 8)
+                self._check(word & 0xFF, flags, number, word >> 8)
             if stop > size:
                 return at, False
+            kind = word & 0xFF
             try:
                 if kind == _DATA:
                     self._data(flags, number, data, begin, stop)
@@ -149,7 +148,7 @@ class Connection(Sender):
             at = stop
             if self.closed:
                 return size, False
-        return at, at + _HEADER <= size
+        return at, at + 9 <= size
 
     def _check(self, kind: int, flags: int, number: int, length: int) -> None:
         """What may come only at certain times, and frames too long. Raises ConnectionFault."""
@@ -165,29 +164,29 @@ class Connection(Sender):
 
     def _data(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
         size = stop - at
-        if flags & frames.PADDED:
+        if flags & _PADDED:
             at, stop = frames.unpadded(flags, data, at, stop)
         inflow = self._inflow
-        inflow.owed += size
-        if inflow.owed >= GIVE_BACK:
+        inflow.owed = owed = inflow.owed + size
+        if owed >= GIVE_BACK:
             inflow.give_back()
         stream = self._open.get(number)
         if stream is None or stream.half_closed:
-            self.streams.admits(frames.DATA, number)
+            self.streams.admits(_DATA, number)
             return
         stream.owed = owed = stream.owed + size
         if owed > STREAM_WINDOW:
             raise StreamFault(number, FLOW_CONTROL_ERROR, "more bytes than the stream's window")
-        if flags & frames.END_STREAM:
+        if flags & _END_STREAM:
             stream.half_closed = True
-        elif at == stop:
-            self._patience.spend("empty")
         if stream.expected is not None:
             self._expect(stream, stop - at)
         if at < stop:
             held = stream.receiver.data(data, at, stop)
             if held != stream.held:
                 inflow.count(stream, held)
+        elif not stream.half_closed:
+            self._patience.spend("empty")
         if stream.half_closed:
             stream.receiver.ended()
         elif owed >= HALF and number in self._open:
@@ -211,8 +210,8 @@ class Connection(Sender):
             if flags & frames.WITH_PRIORITY:
                 fault = _depends(number, data, at, stop)
                 at += 5
-        end = bool(flags & frames.END_STREAM)
-        if flags & frames.END_HEADERS:
+        end = flags & _END_STREAM != 0
+        if flags & _END_HEADERS:
             self._whole(number, data[at:stop], end, fault)
         else:
             self._block = _Block(number, data[at:stop], end, fault)
@@ -368,10 +367,12 @@ _TURN: Final = 0.004
 #: A frame's first word when its length is above what we take.
 _TOO_LONG: Final = (frames.FRAME + 1) << 8
 #: What nearly all frames are, by names that cost one look-up.
-_HEADER: Final = frames.HEADER_SIZE
 _DATA: Final = frames.DATA
 _HEADERS: Final = frames.HEADERS
 _RST_STREAM: Final = frames.RST_STREAM
+_END_STREAM: Final = frames.END_STREAM
+_END_HEADERS: Final = frames.END_HEADERS
+_PADDED: Final = frames.PADDED
 _PADDED_OR_PRIORITY: Final = frames.PADDED | frames.WITH_PRIORITY
 
 

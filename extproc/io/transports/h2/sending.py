@@ -25,6 +25,8 @@ _MESSAGE: Final = struct.Struct(">IxIxI")
 #: The same with the frame that begins an answer before it: its first five bytes, stream, block.
 _FIRST: Final = struct.Struct(f">5sI{len(grpc.HEADERS)}sIxIxI")
 _BEGINS: Final = frames.HEADER.pack(len(grpc.HEADERS) << 8 | frames.HEADERS, frames.END_HEADERS, 0)[:5]
+_PREFIX_SIZE: Final = grpc.PREFIX_SIZE
+_FRAME: Final = frames.FRAME
 #: Payload of the PING that tells when a peer has read our first GOAWAY (section 6.8).
 DRAIN: Final = b"draining"
 
@@ -143,30 +145,32 @@ class Sender:
 
     def message(self, stream: Stream, message: bytes) -> None:
         """Begin a gRPC answer, or go on with it, by a message, uncompressed."""
-        size = len(message)
-        room, outflow = size + grpc.PREFIX_SIZE, self._outflow
+        size, outflow = len(message), self._outflow
+        room = size + _PREFIX_SIZE
         if (
-            room <= stream.send_window
-            and room <= outflow.window
-            and room <= frames.FRAME
-            and stream.queue is None
-            and not self._resize
+            room > stream.send_window
+            or room > outflow.window
+            or room > _FRAME
+            or stream.queue is not None
+            or self._resize
         ):
-            outflow.window -= room
-            stream.send_window -= room
-            number = stream.number
-            if stream.answered:
-                self.out.append(_MESSAGE.pack(room << 8, number, size))
-            else:
-                stream.answered = True
-                self.out.append(_FIRST.pack(_BEGINS, number, grpc.HEADERS, room << 8, number, size))
-            self.out.append(message)
-            if not self._receiving:
-                self.notify()
+            self._message_in_parts(stream, message)
             return
+        outflow.window -= room
+        stream.send_window -= room
+        if stream.answered:
+            self.out.append(_MESSAGE.pack(room << 8, stream.number, size))
+        else:
+            stream.answered, number = True, stream.number
+            self.out.append(_FIRST.pack(_BEGINS, number, grpc.HEADERS, room << 8, number, size))
+        self.out.append(message)
+        if not self._receiving:
+            self.notify()
+
+    def _message_in_parts(self, stream: Stream, message: bytes) -> None:
         if not stream.answered:
             self.headers(stream, grpc.HEADERS)
-        self.data(stream, grpc.PREFIX.pack(0, size) + message)
+        self.data(stream, grpc.PREFIX.pack(0, len(message)) + message)
 
     def finish(self, stream: Stream, block: bytes | None) -> None:
         """End an answer with trailers, or with headers alone, or, with None, as it is; its receiver hears no more."""
