@@ -214,6 +214,8 @@ class Deciding:
         if cut or holder is None or holder.prompt is None or self.outcome not in GOES:
             return self._sent_on(reply, None)
         rules, prompt = self._steering.rules, holder.prompt
+        if not (rules.include_usage or holder.pool.renames or prompt.asked or self.admitted is not None):
+            return self._sent_on(reply, None)  # as most gateways are set up
         changed = onward.body_of(rules, holder.pool, prompt, body, self.admitted, plain=plain)
         if self._owed is not None:
             self._owed.body = changed

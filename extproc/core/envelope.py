@@ -1,4 +1,4 @@
-"""A message with a large request body, taken apart by hand: all but the body parsed, the body where it lies.
+"""A message with a request body, taken apart by hand: of a large one all but the body parsed, the body where it lies.
 
 Protobuf would copy the body twice, once as it parses and once as it is asked for, 20 ms each for 32 MiB. Only the
 usual layout is read here, `request_body { body }` once each; anything else is left to protobuf.
@@ -6,10 +6,12 @@ usual layout is read here, `request_body { body }` once each; anything else is l
 The wire format: https://protobuf.dev/programming-guides/encoding/
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from extproc.core.pieces import varint
 from extproc.core.scattered import Pieces
 from extproc.pb import ext_proc_pb2 as pb
 
@@ -24,6 +26,37 @@ _MOST_FIELDS: Final = 1000
 _HEAD: Final = 20
 #: Bytes of a field's value by its wire type, where that says it.
 _FIXED: Final = {1: 8, 5: 4}
+
+#: What follows a body that is whole: `end_of_stream: true`, and the empty `metadata_context` that Envoy sends along.
+_END: Final = b"\x10\x01"
+_END_AND_METADATA: Final = b"\x10\x01B\x00"
+
+
+def whole_body(data: bytes) -> bytes | None:
+    """The body of a message that holds all of it and tells nothing else; None for any other message.
+
+    That is what Envoy sends for nearly every request with a body.
+    """
+    if data.endswith(_END_AND_METADATA):
+        end = len(data) - len(_END_AND_METADATA)
+    elif data.endswith(_END):
+        end = len(data) - len(_END)
+    else:
+        return None
+    before = _before(end)
+    return data[len(before) : end] if data.startswith(before) else None
+
+
+@lru_cache(maxsize=4096)
+def _before(end: int) -> bytes:
+    """What stands before a body that ends at `end`: both tags and lengths, whose own lengths depend on the body's."""
+    for taken in range(4, 13):  # a tag and a length of one to five bytes, twice
+        size = end - taken
+        inner = bytes((_BODY,)) + varint(max(size, 0))
+        before = bytes((_REQUEST_BODY,)) + varint(len(inner) + max(size, 0) + len(_END)) + inner
+        if len(before) == taken and size >= 0:
+            return before
+    return b"\0"  # which begins no message
 
 
 class _Found(NamedTuple):

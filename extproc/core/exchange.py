@@ -81,6 +81,8 @@ class Exchange(Bodied):
         """Take in one serialized ProcessingRequest. Never raises for what a peer sends."""
         if self.state == START:
             return self._begin(data, now)
+        if self.state == BODY and self._duplex is None and (body := envelope.whole_body(data)) is not None:
+            return self._on_body(body, now)
         is_end = data.startswith(clean_end.FIRST) and self.state == DECIDED and self._response is None
         if is_end and (told := clean_end.read(data)) is not None:
             self._note(Ending.closed, told, now)

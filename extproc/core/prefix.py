@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from xxhash import xxh3_64_intdigest as _xxh3
 
+from extproc.core.known_runs import KnownRuns
 from extproc.core.prompt import Chain
 from extproc.errors import Unreadable
 
@@ -40,6 +41,18 @@ _MAX_WALKED = 200_000
 
 _CHAIN_SEED = 0x6B767374656572  # "kvsteer": our hashes never equal those of another user of XXH3
 _BITS_DROPPED = 4  # 60 bits are two digits of a Python int: 16 bytes less than three, a million times over
+
+#: Up to so many bytes a message stands wholly before DEEP.
+_NEAR = DEEP - MESSAGE_BYTES
+
+#: Bytes of a text from which on its hashes are remembered: below, looking them up costs as much as making them.
+_WORTH_KEEPING = 4 * CHUNK
+_RUNS = KnownRuns()
+#: Differs in each process, so that nobody can make a text that others' texts are taken for.
+_OWN = hash("kvsteer") >> _BITS_DROPPED & (1 << 60) - 1
+
+#: What a message raises that is not plain: another role, no text, no object, half of a surrogate pair.
+_NOT_PLAIN = (AttributeError, KeyError, TypeError, UnicodeEncodeError)
 
 
 def utf8(text: str) -> bytes:
@@ -111,28 +124,32 @@ class ChainWriter:
 
         Nine of ten are {"role", "content": text} with a role of `roles`. Those are written here, in one
         loop without a call of ours: two thirds of the time it takes otherwise. `other` gets the rest, and
-        writes them by `message`, or by `open`, pieces and `mark`.
+        writes them by `message`, or by `open`, pieces and `mark`. They count as parts, as `spend` says.
         """
+        self._parts -= len(messages)
+        if self._parts < 0:
+            raise Unreadable("too_many_parts")
         hashes, ends = self._hashes, self._ends
         hashed, size = self._hash, self._size
         for message in messages:
             try:
                 role = roles[message["role"]]
-                data = message["content"].encode("utf-8", "surrogatepass")
+                data = message["content"].encode()
                 is_plain = len(message) == 2
-            except (AttributeError, KeyError, TypeError):  # another role, no text, not even an object
+            except _NOT_PLAIN:
                 is_plain = False
-            if is_plain:
-                length = len(data)
-                if length <= CHUNK:
-                    hashed = _xxh3(data, hashed ^ role) >> _BITS_DROPPED
-                    size += MESSAGE_BYTES + (length or 1)
-                    hashes.append(hashed)
-                    ends.append(size)
-                else:
-                    self._hash, self._size = hashed, size + MESSAGE_BYTES
-                    self._long(role, data)
-                    hashed, size = self._hash, self._size
+            if is_plain and (length := len(data)) <= CHUNK:
+                hashed = _xxh3(data, hashed ^ role) >> _BITS_DROPPED
+                size += MESSAGE_BYTES + (length or 1)
+                hashes.append(hashed)
+                ends.append(size)
+            elif is_plain and size + length <= _NEAR:
+                run = _run_of(data, hashed ^ role)
+                hashed, begin = run[-1], size + MESSAGE_BYTES
+                size = begin + length
+                hashes += run
+                ends += range(begin + CHUNK, size, CHUNK)
+                ends.append(size)
             else:
                 self._hash, self._size, self._marked = hashed, size, size
                 other(message)
@@ -192,32 +209,56 @@ class ChainWriter:
         """The chain of all pieces written; never empty."""
         if not self._size:
             self.data(0, b"")
-        self.mark()
-        return Chain(self._hashes, self._ends)
+        if self._size > self._marked:
+            self.mark()
+        return tuple.__new__(Chain, (self._hashes, self._ends))  # a third of what `Chain(...)` takes
 
     def _long(self, kind: int, data: bytes | memoryview) -> None:
         """A hash at each KiB of `data`, fewer far from the prompt's begin, and at its end. Nothing is copied."""
         view = memoryview(data)
         near = DEEP - self._size
-        if len(view) > near:
-            if near > 0:
-                self._chunks(kind, view[:near], CHUNK)
-                kind, view = 0, view[near:]
-            self._chunks(kind, view, DEEP_CHUNK)
-        else:
+        if len(view) <= near:
             self._chunks(kind, view, CHUNK)
+            return
+        if near > 0:
+            self._chunks(kind, view[:near], CHUNK)
+            kind, view = 0, view[near:]
+        self._chunks(kind, view, DEEP_CHUNK)
 
     def _chunks(self, kind: int, view: memoryview, step: int) -> None:
         """A hash for each `step` bytes of `view`, and at its end."""
-        hashes = self._hashes
         begin, end = self._size, self._size + len(view)
-        hashed = self._hash ^ kind
-        for at in range(0, len(view), step):
-            hashed = _xxh3(view[at : at + step], hashed) >> _BITS_DROPPED
-            hashes.append(hashed)
+        run = _run(view, self._hash ^ kind, step)
+        self._hashes += run
         self._ends += range(begin + step, end, step)
         self._ends.append(end)
-        self._hash, self._size, self._marked = hashed, end, end
+        self._hash, self._size, self._marked = run[-1], end, end
+
+
+def _run(view: memoryview, start: int, step: int) -> list[int]:
+    """A hash for each `step` bytes of `view`, and at its end; the first is seeded with `start`."""
+    hashed, run = start, []
+    for at in range(0, len(view), step):
+        hashed = _xxh3(view[at : at + step], hashed) >> _BITS_DROPPED
+        run.append(hashed)
+    return run
+
+
+def _run_of(data: bytes, start: int) -> list[int]:
+    """The same for each CHUNK of a message's text; not to be changed.
+
+    Such a text is likely to come again after the same ones: a conversation is sent whole with each turn, and begins
+    as others do. So what a long one came to is remembered by one hash of it.
+    """
+    length = len(data)
+    if length < _WORTH_KEEPING:
+        return _run(memoryview(data), start, CHUNK)
+    key = _xxh3(data, start ^ _OWN), length
+    run = _RUNS.get(key)
+    if run is None:
+        run = _run(memoryview(data), start, CHUNK)
+        _RUNS.keep(key, run)
+    return run
 
 
 def canonical(value: object, depth: int) -> bytes:

@@ -40,8 +40,8 @@ class Chain(NamedTuple):
     ends: list[int]
 
 
-# Not frozen: making a frozen dataclass costs 1.6 us more, and one is made for every request.
-@dataclass(slots=True, kw_only=True)
+# Not frozen, and not by keywords alone: one is made for every request, and both cost a microsecond more.
+@dataclass(slots=True)
 class Prompt:
     """A request as routing sees it."""
 

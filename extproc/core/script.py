@@ -42,12 +42,15 @@ def script_of_chat(messages: object) -> str:
     if type(messages) is not list or not messages:
         return ""
     first, last = _text_of(messages[0]), _text_of(messages[-1])
-    return script_of(first if len(first) > len(last) else last)
+    longer = first if len(first) > len(last) else last
+    return ASCII if longer and longer.isascii() else script_of(longer)
 
 
 def _text_of(message: object) -> str:
     """The text of a message, or of the first of its parts that has one."""
     content = message.get("content") if type(message) is dict else None
+    if type(content) is str:
+        return content
     if type(content) is list:
         content = next((part["text"] for part in content if type(part) is dict and "text" in part), None)
     return content if type(content) is str else ""

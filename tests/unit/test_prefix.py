@@ -1,4 +1,5 @@
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,55 @@ def test_the_fast_loop_and_single_messages_give_one_chain() -> None:
     for text in texts:
         single.message(KIND, text)
     assert fast.chain() == single.chain()
+
+
+def fast_chain(texts: list[str], start: int = 7) -> Chain:
+    writer = ChainWriter(start)
+
+    def other(message: Any) -> None:
+        writer.message(KIND, message["content"])
+
+    writer.messages([{"role": "user", "content": text} for text in texts], {"user": KIND}, other)
+    return writer.chain()
+
+
+def single_chain(texts: list[str], start: int = 7) -> Chain:
+    writer = ChainWriter(start)
+    for text in texts:
+        writer.message(KIND, text)
+    return writer.chain()
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda letters, times, end: letters * times + end,
+            st.sampled_from(["a", "ab", "ä", "漢字", "\ud800"]),
+            st.sampled_from([0, 1, 340, 341, 511, 512, 1023, 1024, 1025, 4095, 4096, 4097, 9000]),
+            st.sampled_from(["", "b", "é"]),
+        ),
+        max_size=5,
+    ),
+    st.integers(1, 3),
+)
+def test_texts_that_come_again_have_the_chain_they_had(texts: list[str], start: int) -> None:
+    expected = single_chain(texts, start)
+    assert fast_chain(texts, start) == expected
+    assert fast_chain(texts, start) == expected
+    grown = [*texts, "more " * 900]
+    assert fast_chain(grown, start) == single_chain(grown, start)
+
+
+def test_a_chain_that_is_changed_later_leaves_what_is_known_of_its_texts() -> None:
+    texts = ["q" * 6000]
+    fast_chain(texts).hashes.append(5)
+    assert fast_chain(texts) == single_chain(texts)
+
+
+@pytest.mark.parametrize("length", [DEEP - MESSAGE_BYTES, DEEP - MESSAGE_BYTES + 1])
+def test_the_fast_loop_is_the_same_far_from_the_begin(length: int) -> None:
+    texts = ["x" * length, "y" * 5000, "z"]
+    assert fast_chain(texts) == single_chain(texts)
 
 
 def test_the_fast_loop_hands_on_what_is_not_a_role_and_a_text() -> None:

@@ -101,12 +101,15 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
 
     Raises `Unreadable` with a word of `REASONS`, and nothing else, whatever the bytes are.
     """
-    dialect = find(path)
+    dialect = _BY_PATH.get(path) or find(path)
     if dialect is None:
         raise Unreadable("no_dialect")
     if len(body) > _LARGE and _makes_many(bytes(body)):
         raise Unreadable("too_many_parts")
-    parsed = _parsed(body)
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        parsed = _parsed_again(body, error)
     if type(parsed) is not dict:
         raise Unreadable("wrong_shape")
     asked = _resolved(parsed, limits.aliases) if limits.aliases else ""
@@ -127,12 +130,10 @@ def _short(model: str) -> str:
     return model if len(model) <= MOST_NAME else model[: MOST_NAME + 1]
 
 
-def _parsed(body: bytes | memoryview) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        if "depth limit" in error.msg or "recursion limit" in error.msg:
-            raise Unreadable("too_deep") from None
+def _parsed_again(body: bytes | memoryview, error: orjson.JSONDecodeError) -> Any:
+    """What orjson refused, where it may be read all the same."""
+    if "depth limit" in error.msg or "recursion limit" in error.msg:
+        raise Unreadable("too_deep") from None
     try:
         return halves.loads(bytes(body))
     except RecursionError:

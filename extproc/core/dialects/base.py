@@ -87,6 +87,8 @@ def output_limit(body: Body, *keys: str) -> int | None:
     for key in keys:
         value = body.get(key)
         if value is not None:
+            if type(value) is int and 0 <= value <= MAX_OUTPUT:
+                return value
             said = count(value, MAX_OUTPUT)
             if said is not None:
                 return said
@@ -126,10 +128,10 @@ _NAME_KEPT = 256
 
 def start_of(body: Body, limits: Limits) -> int:
     """Where the chains of `body` start: model, adapter, both salts and the switches of its template."""
-    model = named(body.get("model"))
-    if _NOT_PLAIN.isdisjoint(body):
-        return _plain_start(model) if len(model) <= _NAME_KEPT else seed(model)
-    start = seed(model, *(named(body.get(each)) for each in _SEED_WORDS))
+    model = body.get("model")
+    if type(model) is str and len(model) <= _NAME_KEPT and _NOT_PLAIN.isdisjoint(body):
+        return _plain_start(model)
+    start = seed(named(model), *(named(body.get(each)) for each in _SEED_WORDS))
     return with_fields(start, body, _SWITCH_TAGS, limits)
 
 

@@ -43,7 +43,6 @@ def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> Non
     """Write a list of chat messages; raises `Unreadable` when it is none, or empty."""
     if type(messages) is not list or not messages:
         raise wrong_shape()
-    writer.spend(len(messages))
     if limits.roots and (first := _first_of_user(messages)):
         writer.messages(messages[:first], ROLES, lambda message: _write_message(writer, message, limits))
         writer.root = writer.length - 1

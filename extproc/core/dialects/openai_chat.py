@@ -1,6 +1,6 @@
 """OpenAI's chat completions, with the fields vLLM, SGLang and TGI add to them."""
 
-from extproc.core.dialects.base import Body, Limits, choices, named, output_limit, start_of
+from extproc.core.dialects.base import Body, Limits, choices, output_limit, start_of
 from extproc.core.dialects.content import write_list, write_messages
 from extproc.core.prefix import ChainWriter, tag
 from extproc.core.prompt import Prompt
@@ -28,17 +28,14 @@ def read(body: Body, limits: Limits) -> Prompt:
     """A chat: {"messages": [{"role", "content", ...}], "tools", ...}."""
     writer = chat_writer(body, limits)
     chain = writer.chain()
-    return Prompt(
-        dialect=NAME,
-        kind="generate",
-        model=named(body.get("model")),
-        adapter=named(body.get("lora_path")),
-        chains=[chain],
-        size=chain.ends[-1],
-        max_output=output_limit(body, "max_completion_tokens", "max_tokens"),
-        n=choices(body, "n", "best_of"),
-        stream=body.get("stream") is True,
-        script=script_of_chat(body["messages"]),
-        media=writer.pictures,
-        root=writer.root,
-    )
+    prompt = Prompt(NAME, "generate")
+    prompt.model = body.get("model") or ""  # `start_of` has seen that these are names
+    prompt.adapter = body.get("lora_path") or ""
+    prompt.chains, prompt.size = [chain], chain.ends[-1]
+    prompt.max_output = output_limit(body, "max_completion_tokens", "max_tokens")
+    if "n" in body or "best_of" in body:
+        prompt.n = choices(body, "n", "best_of")
+    prompt.stream = body.get("stream") is True
+    prompt.script = script_of_chat(body["messages"])
+    prompt.media, prompt.root = writer.pictures, writer.root
+    return prompt
