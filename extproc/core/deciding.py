@@ -47,7 +47,7 @@ _REFUSALS: Final = {
     NO_CANDIDATE: refusals.NO_CANDIDATE,
 }
 _UNTOLD: Final = Told()
-_UNOPENED: Final = Opening(RequestStart(), "")
+_UNOPENED: Final = Opening(RequestStart())
 
 
 def _nobody(_now: float) -> None:
@@ -66,6 +66,7 @@ class Deciding:
         ending: how it ended, once something was told of that.
         due: called with the time when its turn came; whoever set it calls `let_go`, and answers if it is not HELD on.
         opening: what its first message told.
+        request_id: the id that the replica and the records know it by; "" before its first message.
         unread: its body while that is read beside; whoever does so calls `take_in`. None otherwise.
         waited: seconds that it was held.
         caller: `traceparent` of the stream itself, where Envoy traces; "" for none. Whoever drives it sets it first.
@@ -74,13 +75,14 @@ class Deciding:
 
     __slots__ = (
         "_duplex", "_key", "_owed", "_response", "_steering", "_told", "admitted", "caller", "decision", "due",
-        "ending", "opening", "outcome", "span", "state", "unread", "waited", "why",
+        "ending", "opening", "outcome", "request_id", "span", "state", "unread", "waited", "why",
     )  # fmt: skip
 
     def __init__(self, steering: Steering) -> None:
         self._steering = steering
         self._key = steering.new_key()
         self.opening: Opening = _UNOPENED
+        self.request_id = ""
         self._duplex: Duplex | None = None
         self._response: Response | None = None
         self._owed: Owed | None = None
@@ -96,11 +98,6 @@ class Deciding:
         self.ending: Ending | None = None
         self.caller = ""
         self.span: tracing.Span | None = None
-
-    @property
-    def request_id(self) -> str:
-        """The id that the replica and the records know it by."""
-        return self.opening.request_id
 
     def let_go(self, now: float) -> Reply:
         """Decide, as its turn came: what Envoy waits for. Nothing yet for one that is HELD on, in its pool's room."""

@@ -149,36 +149,36 @@ class Exchange(Bodied):
 
     def _begin(self, data: bytes, now: float) -> Reply:
         """The first message, of which only what is needed is opened."""
-        rules, desk = self._steering.rules, self._steering.desk
-        wanted = desk.wanted if desk is not None else NOTHING
-        whole: pb.ProcessingRequest | None = None
+        steering, rules, desk = self._steering, self._steering.rules, self._steering.desk
+        if desk is None and (known := steering.openings.find(data)) is not None:
+            return self._on_headers(*known, now)
         try:
             start = RequestStart.FromString(data)
             if start.observability_mode:
-                observer.seen(pb.ProcessingRequest.FromString(data), self._steering, now)
+                observer.seen(pb.ProcessingRequest.FromString(data), steering, now)
                 return self._leave(OBSERVED)
             if start.WhichOneof("request") != "request_headers":
                 return self._leave(NOT_EXT_PROC)
-            name, selects = f"kvsteer-{self._key}", rules.test_selection
-            opening = self.opening = Opening(start, name, selects=selects, wanted=wanted)
+            wanted = desk.wanted if desk is not None else NOTHING
+            opening = Opening(start, selects=rules.test_selection, wanted=wanted)
             lists = rules.lists_models and opening.path.startswith(MODELS)
-            if desk is not None or lists:
-                whole = pb.ProcessingRequest.FromString(data)
+            whole = pb.ProcessingRequest.FromString(data) if desk is not None or lists else None
         except DecodeError:
             return self._leave(NOT_EXT_PROC)
-        if opening.response_mode:  # NONE is 0
-            self._response = Response(opening.response_mode, rules.response_body, self._steering.reading)
-        if desk is not None and whole is not None:
-            self._told = desk.read(whole, opening.kept)
-            if (refusal := desk.at_headers(self._told, self._steering.pools[0])) is not None:
-                return self._turn_away(refusal, None, self._steering.pools[0], now)
-        if lists and whole is not None and (listed := self._steering.catalog.asked(whole, opening.path)):
-            return self._answer(listed)  # whether a body comes or not: it means nothing there
-        return self._on_headers(now)
+        if whole is None:
+            steering.openings.keep(data, opening)
+        return self._on_headers(opening, opening.request_id or f"kvsteer-{self._key}", now, whole)
 
-    def _on_headers(self, now: float) -> Reply:
-        """They were read, and nothing of them ends the exchange."""
-        opening = self.opening
+    def _on_headers(
+        self, opening: Opening, name: str, now: float, whole: pb.ProcessingRequest | None = None
+    ) -> Reply:
+        """They were read: the request's id is `name`. `whole` is their message, where all of it may count."""
+        self.opening, self.request_id = opening, name
+        if opening.response_mode:  # NONE is 0
+            rules, reading = self._steering.rules, self._steering.reading
+            self._response = Response(opening.response_mode, rules.response_body, reading)
+        if whole is not None and (answer := self._answered(whole, now)) is not None:
+            return answer
         if opening.alone:
             return self._decide(None, now, NO_BODY)
         if opening.mode in UNSEEN:
@@ -190,6 +190,19 @@ class Exchange(Bodied):
             self._duplex = Duplex(self._steering.shelf)
             return SILENCE
         return Reply(replies.continue_headers(opening.owned)) if opening.owned else GO_ON
+
+    def _answered(self, whole: pb.ProcessingRequest, now: float) -> Reply | None:
+        """The answer where the headers alone say it: a refusal of admission's, or the list of models."""
+        steering, opening = self._steering, self.opening
+        if steering.desk is not None:
+            self._told = steering.desk.read(whole, opening.kept)
+            if (refusal := steering.desk.at_headers(self._told, steering.pools[0])) is not None:
+                return self._turn_away(refusal, None, steering.pools[0], now)
+        if steering.rules.lists_models and opening.path.startswith(MODELS):
+            listed = steering.catalog.asked(whole, opening.path)
+            if listed:
+                return self._answer(listed)  # whether a body comes or not: it means nothing there
+        return None
 
     def _note(self, how: Callable[[Ending, Any], None], told: Any, now: float) -> None:
         """Something told of the end; whoever served it is charged for it."""

@@ -74,13 +74,12 @@ class Opening:
 
     Args:
         start: the first message.
-        name: the request's id where the client gave none that is harmless.
         selects: whether clients may name the endpoints that they want (for conformance tests).
         wanted: lower-case names of further headers to keep.
 
     Attributes:
         path, coding: `:path` and `content-encoding`, "" for none.
-        request_id: the id that the replica and the records know the request by.
+        request_id: as the client or Envoy gave it; "" for none, and for one that is not harmless.
         owned: names of headers that the gateway owns, of which the client sent copies.
         alone: whether the request has no body.
         mode, response_mode: how the bodies come (`ProcessingMode.BodySendMode`).
@@ -88,6 +87,8 @@ class Opening:
             several were sent that differ.
         only: endpoints that the request is limited to, each of them; empty for no limit.
         kept: what was wanted and is there, the last where one is given twice.
+        plain: whether it says nothing but what requests of many clients have in common, and one id at most, and is
+            written as Envoy writes it.
     """
 
     __slots__ = (
@@ -98,23 +99,23 @@ class Opening:
         "only",
         "owned",
         "path",
+        "plain",
         "request_id",
         "response_mode",
         "trace",
     )
 
     def __init__(
-        self, start: RequestStart, name: str, *, selects: bool = False, wanted: frozenset[str] = NOTHING
+        self, start: RequestStart, *, selects: bool = False, wanted: frozenset[str] = NOTHING
     ) -> None:
         self.path = self.coding = self.request_id = self.trace = ""
         self.owned: tuple[str, ...] = ()
         self.only: tuple[Subset, ...] = ()
         self.kept = _NONE_KEPT
+        self.plain = True
         head = start.request_headers
         self.alone = head.end_of_stream
         self._headers(head.headers.headers, wanted, selects=selects)
-        if not self.request_id:
-            self.request_id = name
         self.mode: _Mode.BodySendMode
         self.response_mode: _Mode.BodySendMode
         config = start.protocol_config
@@ -122,10 +123,11 @@ class Opening:
             self.mode, self.response_mode = _modes(config)
         else:  # an Envoy that does not tell its modes is older than the field; BUFFERED is what we document
             self.mode, self.response_mode = _Mode.BUFFERED, _Mode.NONE
-        if (context := start.metadata_context) and (
-            hint := hinted(pb.Metadata.FromString(context))
-        ) is not None:
-            self.only += (hint,)
+        self.plain = self.plain and "?" not in self.path
+        if context := start.metadata_context:
+            self.plain = False
+            if (hint := hinted(pb.Metadata.FromString(context))) is not None:
+                self.only += (hint,)
 
     def _headers(self, given: Iterable[bytes], wanted: frozenset[str], *, selects: bool) -> None:
         """Note what is needed of the headers."""
@@ -136,23 +138,29 @@ class Opening:
         for header in given:
             if len(header) < 2 or header[0] != _KEY or header[1] > _LONGEST_KEY:
                 name, stop = _opened(header)[0].encode(), len(header)
+                self.plain = False
             else:
                 stop = header[1] + 2
                 name = header[2:stop]
             if name not in reads:
-                if name not in _COMMON and _is_owned(name):
-                    self.owned += (_opened(header)[0],)
+                if name not in _COMMON:
+                    self.plain = False
+                    if _is_owned(name):
+                        self.owned += (_opened(header)[0],)
                 continue
             value = header[stop + 2 :]
             if len(value) < 128 and header[stop : stop + 2] == _BEFORE_VALUE[len(value)]:
                 text = value.decode("utf-8", "replace")
             else:
                 text = _opened(header)[1]
+                self.plain = False
             if name == b":path":
                 self.path = text
             elif name == b"x-request-id":
+                self.plain = self.plain and not self.request_id
                 self.request_id = headers.plain_id(text) or ""
             else:
+                self.plain = False
                 self._rarer(name, text, selects=selects)
             if wanted and (key := name.decode()) in wanted:
                 kept[key] = text

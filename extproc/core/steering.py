@@ -20,6 +20,7 @@ from extproc.core.fleet import Replica
 from extproc.core.handover import Handover
 from extproc.core.holding import Holding
 from extproc.core.ledger import Ledger
+from extproc.core.openings import Openings
 from extproc.core.outcome import Ended
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
@@ -114,6 +115,8 @@ class Steering:
         self.traces: Traces | None = None
         #: What reading responses may take of this gateway's time.
         self.reading = Allowance()
+        #: What first messages told.
+        self.openings = Openings()
         #: Bodies that only this gateway has.
         self.shelf = Shelf(rules.bodies)
         self._keys = count(1)

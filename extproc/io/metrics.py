@@ -1,5 +1,6 @@
 """Prometheus metrics. Every label comes from a closed set or from the configuration, never from a request."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -26,12 +27,12 @@ class Counts:
 
     def __init__(self, name: str, text: str, labels: list[str]) -> None:
         self._name, self._text, self._labels = name, text, labels
-        self.values: dict[tuple[str, ...], float] = {}
+        #: By labels, which come from closed sets or the configuration; that bounds the map.
+        self.values: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
     def add(self, labels: tuple[str, ...], amount: float = 1.0) -> None:
-        """Count; labels come from closed sets or the configuration, which bounds the map."""
-        values = self.values
-        values[labels] = values.get(labels, 0.0) + amount
+        """Count."""
+        self.values[labels] += amount
 
     def family(self) -> Metric:
         """As Prometheus' library wants it."""
@@ -46,12 +47,6 @@ _HOT_COUNTS: tuple[tuple[str, str, list[str]], ...] = (
     ("exchanges", "Exchanges by how they were dealt with.", ["outcome", "why"]),
     ("picks", "Decisions for a replica.", ["pool", "replica", "reason"]),
     ("decision_troubles", "Decisions made although something was out of order.", ["pool", "trouble"]),
-    ("prompt_tokens", "Prompt tokens routed, as estimated.", ["pool"]),
-    (
-        "predicted_cached_tokens",
-        "Prompt tokens expected to be found in the chosen replica's cache.",
-        ["pool"],
-    ),
     (
         "shadow_decisions",
         "Decisions of shadow policies: agrees is yes, no, or failed.",
@@ -62,6 +57,12 @@ _HOT_COUNTS: tuple[tuple[str, str, list[str]], ...] = (
         "Charged cost of what was chosen and of what the shadow would have chosen, where both are known.",
         ["pool", "policy", "choice"],
     ),
+)
+
+#: Tokens of decisions by pool: name and help, in the order of `_Tokens`.
+_TOKENS: tuple[tuple[str, str], ...] = (
+    ("prompt_tokens", "Prompt tokens routed, as estimated."),
+    ("predicted_cached_tokens", "Prompt tokens expected to be found in the chosen replica's cache."),
 )
 
 #: Histograms of the hot path: name, help, bounds.
@@ -93,14 +94,38 @@ _RARE: tuple[tuple[str, str, list[str]], ...] = (
 )
 
 
+class _Tokens:
+    """Tokens of one pool's decisions."""
+
+    __slots__ = ("cached", "prompt")
+
+    def __init__(self) -> None:
+        self.prompt = self.cached = 0.0
+
+
+class _TokenCounts:
+    """Those of each pool that had some."""
+
+    def __init__(self) -> None:
+        self.pools: defaultdict[str, _Tokens] = defaultdict(_Tokens)
+
+    def families(self) -> Iterator[Metric]:
+        """As Prometheus' library wants them."""
+        for (name, text), counted in zip(_TOKENS, ("prompt", "cached"), strict=True):
+            family = CounterMetricFamily(f"kvsteer_{name}", text, labels=["pool"])
+            for pool, tokens in self.pools.items():
+                family.add_metric([pool], getattr(tokens, counted))
+            yield family
+
+
 class Metrics:
     """Counted on the hot path as plain numbers; the rest, which is rare, with Prometheus' own types."""
 
     def __init__(self, steering: Steering, registry: CollectorRegistry) -> None:
         self.registry = registry
         counts = [Counts(f"kvsteer_{name}", text, labels) for name, text, labels in _HOT_COUNTS]
-        self._exchanges, self._picks, self._troubles, *tokens_and_shadow = counts
-        self._prompt, self._cached, self._shadow, self._shadow_seconds = tokens_and_shadow
+        self._exchanges, self._picks, self._troubles, self._shadow, self._shadow_seconds = counts
+        self._tokens = _TokenCounts()
         self._seconds, self._hit = (
             Buckets(f"kvsteer_{name}", text, bounds) for name, text, bounds in _HOT_BUCKETS
         )
@@ -117,27 +142,28 @@ class Metrics:
         self.redis_up = Gauge(
             "kvsteer_redis_up", "1 while state is shared through Redis, 0 while it is not.", registry=registry
         )
-        registry.register(_StateCollector(steering, (*counts, self._seconds, self._hit)))
+        registry.register(_StateCollector(steering, (*counts, self._seconds, self._hit), self._tokens))
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Count an exchange that was decided, refused or let go."""
-        self._exchanges.add((exchange.outcome, exchange.why))
+        self._exchanges.values[exchange.outcome, exchange.why] += 1.0
         self._seconds.observe(seconds, exchange.request_id)
         decision = exchange.decision
         if decision is not None:
             self._decided(decision)
 
     def _decided(self, decision: Decision) -> None:
-        pool = decision.pool.name
+        pool, replica, prompt = decision.pool.name, decision.replica, decision.tokens
         if decision.trouble:
             self._troubles.add((pool, decision.trouble))
-        if decision.replica is None:
+        if replica is None:
             return
-        self._picks.add((pool, decision.replica.address, decision.reason))
-        if decision.tokens:
-            self._prompt.add((pool,), decision.tokens)
-            self._cached.add((pool,), decision.cached)
-            self._hit.observe(decision.cached / decision.tokens)
+        self._picks.values[pool, replica.address, decision.reason] += 1.0
+        if prompt:
+            tokens, cached = self._tokens.pools[pool], decision.cached
+            tokens.prompt += prompt
+            tokens.cached += cached
+            self._hit.observe(cached / prompt)
         if decision.shadow is not None:
             self._looked(pool, decision.shadow)
 
@@ -195,13 +221,15 @@ _REPLICA_GAUGES: tuple[tuple[str, str], ...] = (
 class _StateCollector(PrometheusCollector):
     """Reads replicas when scraped, so that a replica that left leaves no series behind."""
 
-    def __init__(self, steering: Steering, hot: Iterable[_Exposed]) -> None:
+    def __init__(self, steering: Steering, hot: Iterable[_Exposed], tokens: _TokenCounts) -> None:
         self._steering = steering
         self._hot = hot
+        self._tokens = tokens
 
     def collect(self) -> Iterable[Metric]:
         for exposed in self._hot:
             yield exposed.family()
+        yield from self._tokens.families()
         families = {
             name: GaugeMetricFamily(f"kvsteer_replica_{name}", text, labels=["pool", "replica"])
             for name, text in _REPLICA_GAUGES

@@ -30,7 +30,7 @@ def begun(message: pb.ProcessingRequest) -> RequestStart:
 
 
 def read(message: pb.ProcessingRequest, source: Source) -> Told:
-    return read_found(message, Opening(begun(message), "1", wanted=source.wanted).kept, source)
+    return read_found(message, Opening(begun(message), wanted=source.wanted).kept, source)
 
 
 def with_claim(value: str | float | None) -> pb.ProcessingRequest:
@@ -114,6 +114,6 @@ def test_a_header_that_routing_reads_or_removes_is_found_and_still_removed() -> 
     made = message(x_request_id="team-a", x_kvsteer_team="team-b")
     for header, identity, owned in (("x-request-id", "team-a", 1), ("x-kvsteer-team", "team-b", 1)):
         source = Source(kind=HEADER, header=header)
-        opening = Opening(begun(made), "1", wanted=source.wanted)
+        opening = Opening(begun(made), wanted=source.wanted)
         assert (read_found(made, opening.kept, source).identity, len(opening.owned)) == (identity, owned)
         assert opening.request_id == "team-a"

@@ -117,7 +117,7 @@ def test_all_that_a_gateway_counts_reads_as_openmetrics_with_the_request_of_a_de
     assert kept is not None
     exchange = kept[0]
     assert exchange.decision is not None
-    exchange.opening.request_id = "req-1"
+    exchange.request_id = "req-1"
     metrics.settled(exchange, 0.0003)
     ending = exchange.ending = Ending()
     ending.first_token = exchange.decision.at + 0.3

@@ -21,7 +21,7 @@ given_headers = st.lists(st.tuples(st.sampled_from(NAMES), values, st.booleans()
 
 def opened(message: pb.ProcessingRequest, *, selects: bool = False, wanted: tuple[str, ...] = ()) -> Opening:
     start = RequestStart.FromString(message.SerializeToString())
-    return Opening(start, "ours", selects=selects, wanted=frozenset(wanted))
+    return Opening(start, selects=selects, wanted=frozenset(wanted))
 
 
 def with_headers(*pairs: tuple[str, bytes, bool]) -> pb.ProcessingRequest:
@@ -51,7 +51,7 @@ def test_headers_are_read_as_protobuf_reads_them(pairs: list[tuple[str, bytes, b
     assert opening.path == told.get(":path", "")
     assert opening.coding == told.get("content-encoding", "")
     assert opening.trace == (traces.pop() if len(traces) == 1 else "several" if traces else "")
-    assert opening.request_id == (headers.plain_id(told.get("x-request-id", "")) or "ours")
+    assert opening.request_id == (headers.plain_id(told.get("x-request-id", "")) or "")
     assert list(opening.owned) == owned
     assert opening.kept == {name: told[name] for name in ("x-tenant", "x-kvsteer-team") if name in told}
     assert opening.only == ()
@@ -70,7 +70,7 @@ def test_a_header_with_its_value_before_its_name_is_read_all_the_same() -> None:
     # value (field 3) "/a", then key (field 1) ":path"
     start = RequestStart()
     start.request_headers.headers.headers.append(b"\x1a\x02/a" + b"\x0a\x05:path")
-    assert Opening(start, "ours").path == "/a"
+    assert Opening(start).path == "/a"
 
 
 @pytest.mark.parametrize("header", [b"\x0a", b"\x0a\x05:path\x1a\x09/a", b"\x0a\x05:path\x1a", b"\xff"])
@@ -78,7 +78,7 @@ def test_bytes_that_are_no_header_are_refused(header: bytes) -> None:
     start = RequestStart()
     start.request_headers.headers.headers.append(header)
     with pytest.raises(DecodeError):
-        Opening(start, "ours")
+        Opening(start)
 
 
 def test_modes_are_those_told_and_buffered_where_none_are() -> None:
