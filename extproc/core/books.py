@@ -47,7 +47,7 @@ class Books:
         "_prefilling",
         "_sent",
         "_speed",
-        "_told",
+        "awaits",
         "by_counters",
         "by_first_tokens",
         "floor",
@@ -68,12 +68,13 @@ class Books:
         self.idle_at = -math.inf
         #: Seconds of work that the clock alone can't bring down: what waits for another prompt's first token.
         self.floor = 0.0
+        #: Prompts not computed whose first tokens will be told; these say more than clock and gauges.
+        self.awaits = 0
         self._speed = 1.0
         #: How far off the prediction was: of a prompt's first token, and of the backlog when counters came.
         self.by_first_tokens = Tally()
         self.by_counters = Tally()
         self._prefilling: dict[int, float] = {}  # exchange -> work believed left, in the order of sending
-        self._told = 0  # how many of these are called done by their first tokens, not by the clock
         self._sent: dict[
             int, _Sent
         ] = {}  # prompts that nothing proved computed: those, and what the clock took off
@@ -102,7 +103,7 @@ class Books:
     def _foresee(self) -> None:
         """Bring `idle_at` and `floor` up to date: they change with the books and are read far more often."""
         self.idle_at = self._drained_at + self.pending / self._speed
-        self.floor = max(self.pending - self._before_a_signal(), 0.0) / self._speed if self._told else 0.0
+        self.floor = max(self.pending - self._before_a_signal(), 0.0) / self._speed if self.awaits else 0.0
 
     def _before_a_signal(self) -> float:
         """Work up to the end of the first prompt whose first token must come before the clock goes on."""
@@ -127,11 +128,6 @@ class Books:
             if sent.told and sent.work > longest.work and abs(sent.at - at) <= _SWAPPED:
                 key, longest = other, sent
         return key
-
-    @property
-    def awaits(self) -> bool:
-        """Whether a first token will be told of a prompt that is not computed: that says it better than gauges."""
-        return self._told > 0
 
     def falls_to(self, seconds: float, now: float) -> float:
         """When the clock alone brings the backlog down to `seconds`; infinity when a first token must come first."""
@@ -184,7 +180,7 @@ class Books:
         self.tokens += tokens
         if uncached > 0:
             self._prefilling[key] = float(uncached)
-            self._told += told
+            self.awaits += told
             self.pending += uncached
             due = now + self.pending / speed
             self._sent[key] = _Sent(at, uncached, due, told)
@@ -212,7 +208,7 @@ class Books:
             began = min(began, sent.at)
         began, self._done_at = max(self._done_at, began), max(self._done_at, at)
         self._take(0.0)
-        if self._prefilling and (self._told or at < now):
+        if self._prefilling and (self.awaits or at < now):
             self._begin_behind(now)
         self._foresee()
         blurred, self._blurred = self._blurred, False
@@ -224,7 +220,7 @@ class Books:
         left = {key: self._sent[key] for key in self._prefilling}
         since = max(self._done_at, min(sent.at for sent in left.values()))
         due, off = (now - since) * self._speed, sum(sent.work for sent in left.values()) - self.pending
-        if off > due and self._told:
+        if off > due and self.awaits:
             self._prefilling = {key: sent.work for key, sent in left.items()}
             self.pending += off
             off = 0.0
@@ -235,7 +231,7 @@ class Books:
         sent = self._sent.pop(key)
         if key in self._prefilling:
             self.pending -= self._prefilling.pop(key)
-            self._told -= sent.told
+            self.awaits -= sent.told
         return sent
 
     def _note(self, sent: _Sent, now: float) -> None:
@@ -316,7 +312,7 @@ class Books:
         if least <= off <= most:
             return
         self._prefilling = {prompt.key: prompt.work for prompt in left}
-        self._told = sum(self._sent[prompt.key].told for prompt in left)
+        self.awaits = sum(self._sent[prompt.key].told for prompt in left)
         self.pending = sum(self._prefilling.values())
         self._drain(min(max(off, least), most))
 

@@ -103,26 +103,36 @@ class Policy(Protocol):
 
 def lowest(scores: Sequence[float], picks: int, rng: Rng, near: float = 0.0) -> list[int]:
     """Indices of the `picks` lowest scores, best first; scores within `near` of the best tie at random (R18)."""
-    ranked = _ranked(scores)
-    limit = scores[ranked[0]] + near
-    if len(ranked) > 1 and scores[ranked[1]] <= limit:
+    ranked = sorted(scores)
+    order = _places_of(ranked[:picks], scores)
+    limit = ranked[0] + near
+    if len(ranked) > 1 and ranked[1] <= limit:
         ties = [i for i, score in enumerate(scores) if score <= limit]
-        return _led(ties[int(rng.random() * len(ties))], ranked, picks)
-    return ranked[:picks]
+        return _led(ties[int(rng.random() * len(ties))], order, picks)
+    return order
 
 
 def led_by(first: int, scores: Sequence[float], picks: int) -> list[int]:
     """`first` and then the lowest scores of the others, `picks` indices in all."""
-    return _led(first, _ranked(scores), picks)
+    return _led(first, _places_of(sorted(scores)[:picks], scores), picks)
 
 
-def _ranked(scores: Sequence[float]) -> list[int]:
-    """All indices, those of the lowest scores first; equal scores stay in their order."""
-    return sorted(range(len(scores)), key=scores.__getitem__)
+def _places_of(ranked: list[float], scores: Sequence[float]) -> list[int]:
+    """Where some scores stand, which come in rising order; equal ones stand one after the other.
+
+    Plain numbers sort several times as fast as indices with a key, and only few places are asked for.
+    """
+    places: list[int] = []
+    before = None
+    for score in ranked:
+        places.append(scores.index(score, places[-1] + 1) if score == before else scores.index(score))
+        before = score
+    return places
 
 
 def _led(first: int, ranked: list[int], picks: int) -> list[int]:
-    return [first, *[i for i in ranked[:picks] if i != first]][:picks]
+    """`first`, then the others of `ranked`, which are `picks` at most."""
+    return [first, *[i for i in ranked if i != first]][:picks]
 
 
 def biased(costs: list[float], ask: Ask, rng: Rng) -> list[float]:
