@@ -263,20 +263,24 @@ def _held(pool: Pool, decision: Decision, ratio: float, tokens: float) -> dict[i
     prompt = decision.prompt
     chains = prompt.chains if prompt else ()
     for chain in chains:
-        found: dict[int, float] = {}
+        ends, found = chain.ends, {}
         decision.holders = holders = pool.index.holders(chain.hashes)
         for depth, slots in holders:
-            found.update(dict.fromkeys(slots, chain.ends[depth - 1] * ratio))
+            cached = ends[depth - 1] * ratio
+            for slot in slots:
+                found[slot] = cached
         if held:  # a batch; those that hold some of a later prompt alone come later
             found = held | {slot: held.get(slot, 0.0) + more for slot, more in found.items()}
         held = found
     if len(chains) > 1:
         decision.holders = None
+    if not held:
+        return held
     if pool.feedback is not None:  # a replica that was found wrong counts for less
         for slot, scale in pool.feedback.scales.items():
             if slot in held:
                 held[slot] *= scale
-    most = max(tokens - _LEAST_UNCACHED, 0)
+    most = tokens - _LEAST_UNCACHED if tokens > _LEAST_UNCACHED else 0
     for slot, cached in held.items():
         if cached > most:
             held[slot] = most
@@ -287,8 +291,8 @@ def _column(pool: Pool, candidates: Sequence[Replica], held: dict[int, float]) -
     """`held` in the candidates' order."""
     if candidates is pool.replicas:  # the whole fleet: only who holds some is looked at
         column, places = [0.0] * len(candidates), pool.places
-        for slot, cached in held.items():
-            column[places[slot]] = cached
+        for slot in held:
+            column[places[slot]] = held[slot]
         return column
     get = held.get
     return [get(replica.slot, 0.0) for replica in candidates]
@@ -312,12 +316,13 @@ def _is_sound(choice: Choice, count: int) -> bool:
     May raise for what has not even the shape of a choice.
     """
     order, scores, reason, parts = choice
-    if not order or len(set(order)) != len(order) or (scores and len(scores) != count):
+    has_scores = bool(scores)
+    if has_scores and len(scores) != count:
         return False
     for i in order:
-        if type(i) is not int or not 0 <= i < count or (scores and math.isnan(scores[i])):
+        if type(i) is not int or not 0 <= i < count or (has_scores and not scores[i] <= math.inf):
             return False
     for column in parts.values():
         if len(column) != count:
             return False
-    return type(reason) is str
+    return len(set(order)) == len(order) > 0 and type(reason) is str

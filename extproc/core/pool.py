@@ -192,7 +192,11 @@ class Pool:
         prompts = self.busy.rho(len(self.replicas), now)
         if prompts >= 1.0 or not among:
             return prompts
-        slots = len([replica for replica in among if replica.occupancy >= 1.0]) / len(among)
+        full = 0
+        for replica in among:
+            if replica.occupancy >= 1.0:
+                full += 1
+        slots = full / len(among)
         return slots if slots > prompts else prompts
 
     @property
@@ -341,7 +345,7 @@ class Pool:
     def tokens_per_byte(self, prompt: Prompt) -> float:
         """Tokens a byte of this prompt makes, what its template adds included, by what was learned of its model."""
         ratio, template = self.ratios.line(prompt.model, prompt.script)
-        return prompt.tokens_per_byte(ratio + template / prompt.size if prompt.size else ratio)
+        return prompt.tokens_per_byte(ratio + template / prompt.size if template and prompt.size else ratio)
 
     def _capacity(self, kv_tokens: int) -> int:
         """Bytes of prompt that fit into a KV cache of so many tokens, at the starting ratio."""
