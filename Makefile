@@ -35,11 +35,11 @@ types: $(STAMP)  ## mypy --strict
 unit: $(STAMP)   ## the fast tests, on every core: no process is started
 	@$(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
-properties: $(STAMP) ## the fast tests with twenty times as many examples of each property: a quarter of an hour
+properties: $(STAMP) ## the fast tests with forty times as many examples of each property: a quarter of an hour
 	@KVSTEER_EXAMPLES=20 $(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
-integration: $(STAMP) ## real Envoy, real Redis, real HTTP: most files side by side, then those that need the machine
-	@KVSTEER_PATIENCE=4 $(BIN)/pytest tests/integration -m "not long and not alone" -n 3 --dist loadfile --no-loadscope-reorder
+integration: $(STAMP) ## real Envoy, real Redis, real HTTP, fleets in virtual time: side by side, then what needs the machine
+	@KVSTEER_PATIENCE=4 $(BIN)/pytest tests/integration tests/worlds -m "not long and not alone" -n 3 --dist loadfile --no-loadscope-reorder
 	@KVSTEER_PATIENCE=4 $(BIN)/pytest tests/integration -m "alone and not long"
 
 faults: $(STAMP) ## every fault of Redis and of gateways under load, the long ones included
@@ -54,7 +54,7 @@ soak: $(STAMP)   ## an hour in ten minutes through Envoy, and a day in one proce
 	@$(BIN)/python -m benchmarks.soak_day --check
 
 guarantees: $(STAMP) ## run every command of docs/guarantees.md (ONLY=word for some)
-	@KVSTEER_PATIENCE=1 $(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
+	@KVSTEER_PATIENCE=1 KVSTEER_EXAMPLES=1 $(BIN)/python -m benchmarks.guarantees --only "$(ONLY)"
 
 # Not --quiet, with which mkdocs does not count its warnings.
 docs: $(STAMP)   ## the documentation as a site in build/site, every link and anchor checked

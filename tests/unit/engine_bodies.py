@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -24,14 +24,25 @@ def known(sample: Sample) -> dict[str, object]:
     return {name: value for name, value in told.items() if value is not None and value != ()}
 
 
-def spoilt(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """Each line of a body in turn removed or garbled, the rest as it was; and what was done to which line."""
+def spoilt(text: bytes, wanted: Collection[str] | None = None) -> Iterator[tuple[str, bytes]]:
+    """Each line of a body in turn removed or garbled, the rest as it was; and what was done to which line.
+
+    With the names that are `wanted`, lines of others, most of a body, are garbled all at once: none of them is read.
+    """
     lines = text.splitlines(keepends=True)
+    others: dict[str, list[bytes]] = {}
     for index, line in enumerate(lines):
-        if not line.startswith(b"#"):
-            for way, other in _garbled(line):
+        if line.startswith(b"#"):
+            continue
+        is_read = wanted is None or re.split(rb"[{ ]", line)[0].decode() in wanted
+        for way, other in _garbled(line):
+            if is_read:
                 changed = b"".join([*lines[:index], other, *lines[index + 1 :]])
                 yield f"{way}: {line.decode()[:120]}", changed
+            else:
+                others.setdefault(way, list(lines))[index] = other
+    for way, changed_lines in others.items():
+        yield f"{way}: all that is not read", b"".join(changed_lines)
 
 
 def _garbled(line: bytes) -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from benchmarks.adapters import LEAST_SHARE, MOST_LOADS, World
 from extproc.core.adapters import BUSY, HELD, IDLE, LONGEST_NAME, MOST_NAMES, ROOM, AdapterRules, Adapters
 from extproc.core.catalog import Catalog
 from extproc.core.decide import Decision, decide
@@ -220,9 +219,3 @@ def test_an_adapter_of_unknown_model_goes_to_who_told_of_it(two_pools: tuple[Rou
     assert pools[1].adapters is not None
     pools[1].adapters.sampled(replica, sample(0.0, "a"))
     assert router.pool_of(asking("a")) is pools[1]
-
-
-def test_forty_adapters_by_zipf_find_theirs_as_often_as_with_the_best_assignment():
-    result = World(knows=True).run(800, 24.0)
-    assert result.of_best >= LEAST_SHARE
-    assert result.settled_loads <= MOST_LOADS

@@ -107,19 +107,19 @@ def test_another_tenant_passes_one_that_has_no_room() -> None:
 
 def test_long_requests_get_their_share_among_a_flood_of_short_ones() -> None:
     rng = Random(5)
-    queue, key = made(long=16_000.0, long_share=0.25, age=1e9), 0
+    queue, key = made(long=4_000.0, long_share=0.25, age=1e9), 0
     long = short = 0.0
     waits = [0, 0]
-    for step in range(20_000):
+    for step in range(5_000):  # a hundred of them are long
         while sum(waits) < 60 or min(waits) < 10:  # the flood never ends, and some long ones always wait
             key += 1
             is_long = waits[1] < 10
             waits[is_long] += 1
-            queue.put(ticket(key, tokens=32_000 if is_long else rng.uniform(100, 900), at=float(step)))
+            queue.put(ticket(key, tokens=8_000 if is_long else rng.uniform(100, 900), at=float(step)))
         head = queue.next(always, float(step))
         assert head is not None
-        waits[head.tokens >= 16_000] -= 1
-        if head.tokens >= 16_000:
+        waits[head.tokens >= 4_000] -= 1
+        if head.tokens >= 4_000:
             long += head.tokens
         else:
             short += head.tokens

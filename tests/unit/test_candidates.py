@@ -17,8 +17,9 @@ from extproc.core.prompt import Chain, Prompt
 
 def fleet(count: int, policy: str = "charged_cost") -> Pool:
     pool = Pool("p", policy=policy)
-    for i in range(count):
-        pool.join(f"10.0.{i // 250}.{i % 250 + 1}:8000", 0.0)
+    with pool.at_once():
+        for i in range(count):
+            pool.join(f"10.0.{i // 250}.{i % 250 + 1}:8000", 0.0)
     return pool
 
 

@@ -13,6 +13,7 @@ from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.sample import Sample
+from tests.examples import examples
 
 ADDRESSES = [f"10.0.0.{number}:8000" for number in range(1, 5)]
 #: Prompts are beginnings of these, so they share prefixes.
@@ -233,4 +234,4 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestLives.settings = settings(examples(30), stateful_step_count=40)

@@ -211,9 +211,9 @@ def test_rho_is_that_of_what_is_scarcer_prompt_time_or_running_slots() -> None:
     assert p.rho(p.replicas, 0.0) == p.rho([], 0.0) == pytest.approx(0.8, rel=0.01)
 
 
-def test_ten_thousand_replicas_that_join_or_leave_at_once_are_arranged_once() -> None:
+def test_a_thousand_replicas_that_join_or_leave_at_once_are_arranged_once() -> None:
     pool = Counted("p")
-    addresses = [f"10.0.{n >> 8}.{n & 255}:80" for n in range(10_000)]
+    addresses = [f"10.0.{n >> 8}.{n & 255}:80" for n in range(1_000)]
     with pool.at_once():
         for address in addresses:
             pool.join(address, 0.0)

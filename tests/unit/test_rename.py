@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any
@@ -10,11 +10,12 @@ from unittest.mock import patch
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core import rename
 from extproc.core.rename import renamed
+from tests.examples import examples
 
 _NAMES = ["llama", 'a"b\\c', "é模型", "", "org/name:v2"]
 _TEXTS = ['"model"', '","model":"x"', "\\", '\\"', "}{][", 'model":', "é模型 😀", "plain words", ""]
@@ -93,22 +94,32 @@ def in_either_way(body: bytes, name: str) -> bytes:
     return found.pop()
 
 
-@pytest.mark.parametrize("how", WAYS)
-def test_all_but_the_outermost_models_stays_byte_for_byte_in_five_thousand_bodies(how: str) -> None:
-    several = 0
-    with way(how):
-        for number in range(5000):
-            rng = Random(number)
-            (pieces, models), name = generated(rng), rng.choice(_NAMES)
-            body = b"".join(pieces)
-            orjson.loads(body)  # it is JSON
-            wanted = b"".join(orjson.dumps(name) if i in models else piece for i, piece in enumerate(pieces))
-            assert renamed(body, name) == wanted, body
-            several += len(models) > 1
+@pytest.fixture(scope="module")
+def five_thousand() -> list[tuple[bytes, str, bytes]]:
+    """Bodies, a name for each, and what each becomes with it."""
+    made, several = [], 0
+    for number in range(5000):
+        rng = Random(number)
+        (pieces, models), name = generated(rng), rng.choice(_NAMES)
+        body = b"".join(pieces)
+        orjson.loads(body)  # it is JSON
+        wanted = b"".join(orjson.dumps(name) if i in models else piece for i, piece in enumerate(pieces))
+        made.append((body, name, wanted))
+        several += len(models) > 1
     assert several > 1000
+    return made
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.parametrize("how", WAYS)
+def test_all_but_the_outermost_models_stays_byte_for_byte_in_five_thousand_bodies(
+    how: str, five_thousand: list[tuple[bytes, str, bytes]]
+) -> None:
+    with way(how):
+        for body, name, wanted in five_thousand:
+            assert renamed(body, name) == wanted, body
+
+
+@examples(60)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
@@ -194,7 +205,7 @@ _NAMED = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(st.lists(st.tuples(_NAMED, _INNER), max_size=6), st.sampled_from([b"", b" ", b"\n  "]), st.booleans())
 def test_places_are_those_that_a_reader_of_single_bytes_finds(
     members: list[tuple[bytes, Any]], space: bytes, escaped: bool
@@ -222,19 +233,19 @@ def _chat(content: bytes, messages: int = 1, **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "body",
+    "make",
     [
-        _chat(b"lorem ipsum " * 1_400_000),
-        _chat(b'He said \\"model\\": \\"a\\".\\n' * 5 + b"lorem ipsum " * 600, 2_400),
-        _chat(b"\\\\" * 8 * 2**20),
-        b'{"prompt":[' + b"1234," * 3_300_000 + b'1],"model":"a"}',
-        b'{"model":"a","x":' + b"[" * 1000 + b"]" * 1000 + b',"y":"' + b"z" * 16 * 2**20 + b'"}',
+        lambda: _chat(b"lorem ipsum " * 1_400_000),
+        lambda: _chat(b'He said \\"model\\": \\"a\\".\\n' * 5 + b"lorem ipsum " * 600, 2_400),
+        lambda: _chat(b"\\\\" * 8 * 2**20),
+        lambda: b'{"prompt":[' + b"1234," * 3_300_000 + b'1],"model":"a"}',
+        lambda: b'{"model":"a","x":' + b"[" * 1000 + b"]" * 1000 + b',"y":"' + b"z" * 16 * 2**20 + b'"}',
     ],
     ids=["one long text", "many messages", "backslashes", "token ids", "deep"],
 )
-def test_sixteen_mebibytes_are_renamed_in_a_moment(body: bytes) -> None:
+def test_sixteen_mebibytes_are_renamed_in_a_moment(make: Callable[[], bytes]) -> None:
     """What it takes is benchmarks/rename.py's; here only that nothing grows beyond what the size explains."""
-    took = []
+    body, took = make(), []
     for _ in range(3):
         began = time.process_time()
         made = renamed(body, "bb")

@@ -10,12 +10,13 @@ from prometheus_client import generate_latest
 from benchmarks.day import clean_end, log_entry
 from extproc.app import Gateway
 from extproc.config import parse
+from tests.examples import count_of
 from tests.unit.messages import chat, request_body, request_headers
 
 #: In everything that clients make up.
 MARK = "zzmadeup"
 #: Tries of each kind in a round.
-EACH = 40
+EACH = count_of(40)
 
 SETTINGS: dict[str, Any] = {
     "gateway_id": "gw-0",

@@ -45,7 +45,7 @@ def test_rounds_play_more_with_fewer_candidates_and_the_last_plays_all() -> None
 def test_the_settings_as_they_are_stay_to_the_end_and_every_seed_is_played() -> None:
     told: list[tuple[int, int]] = []
     found = search(
-        plan(), [{"gain": g} for g in (0.0, 1.0, 6.0, 9.0)], "ttft_mean", lambda *x: told.append(x)
+        plan(requests=60), [{"gain": g} for g in (0.0, 1.0, 6.0, 9.0)], "ttft_mean", lambda *x: told.append(x)
     )
     assert found.present in found.trials
     assert all(len(trial.values) == 2 for trial in found.trials)

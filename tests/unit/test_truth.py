@@ -239,61 +239,7 @@ def test_prompts_on_their_way_when_a_cache_is_called_emptied_stay_and_are_not_te
     assert desk.end(key, prompt, 0) == Seen(42 * 256, 0, "untested")
 
 
-def dropped_every_minute(seed: int, kib: int) -> tuple[World, list[float], list[float]]:
-    """Replica 1 of four drops its cache every 60 s, at ten requests a second: when, and when it was found."""
-    world = World([Engine(kib) for _ in range(4)], 1000, seed=seed)
-    drops: list[float] = []
-    found: list[float] = []
-    plain: Callable[[Chain], Seen | None] = world.send
-
-    def send(prompt: Chain) -> Seen | None:
-        if world.now >= 60.0 * (len(drops) + 1):
-            world.engines[1].held.clear()
-            drops.append(world.now)
-        seen = plain(prompt)
-        assert world.truth is not None
-        if world.truth.view(1).emptied > len(found):
-            found.append(world.now)
-        return seen
-
-    world.send = send  # type: ignore[assignment]
-    chat(world, 3000, sessions=100)
-    return world, drops, found
-
-
-@pytest.mark.parametrize(("seed", "kib"), [(0, 1000), (2, 250)])
-def test_a_replica_that_drops_its_cache_every_minute_is_found_within_ten_seconds(seed: int, kib: int) -> None:
-    world, drops, found = dropped_every_minute(seed, kib)
-    assert world.truth is not None
-    assert len(drops) == len(found) == 4
-    assert all(0 <= late - at <= 10 for at, late in zip(drops, found, strict=True)), (drops, found)
-    assert [world.truth.view(slot).emptied for slot in (0, 2, 3)] == [0, 0, 0]
-    assert [world.truth.view(slot).distrusted for slot in range(4)] == [0, 0, 0, 0]
-    assert world.precision(since=60) >= 0.9
-    for at in drops[:-1]:
-        assert world.precision(at + 10, at + 60, slot=1) >= 0.9
-
-
 # -- a smaller cache -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("sessions", "skew"), [(60, 0.5), (120, 1.0), (200, 0.5)])
-def test_caches_of_a_quarter_of_the_size_believed_are_predicted_well_within_a_minute(
-    sessions: int, skew: float
-) -> None:
-    with_it = World([Engine(250) for _ in range(4)], 1000)
-    without = World([Engine(250) for _ in range(4)], 1000, truth=False)
-    for world in (with_it, without):
-        chat(world, 1500, sessions=sessions, skew=skew)
-    assert with_it.truth is not None
-    assert with_it.precision(since=60) >= 0.93
-    assert with_it.precision(since=60) > without.precision(since=60)
-    assert with_it.warm() >= 0.95 * without.warm()
-    for slot in range(4):
-        view = with_it.truth.view(slot)
-        assert view.emptied == view.distrusted == 0
-        assert view.believed > 0.6 * 250 * KIB
-    assert min(with_it.truth.view(slot).believed for slot in range(4)) < 1.8 * 250 * KIB
 
 
 def test_the_index_keeps_to_the_capacity_believed_also_when_the_engine_says_another() -> None:

@@ -1,7 +1,5 @@
 """Who judges changes: what a watcher saw counts when it judges, and what was found alone all go by afterwards."""
 
-import pytest
-
 from extproc.core.announced import ALONE, JUDGE, WATCHER, Ruling
 from extproc.core.journal import Batch, Engine, Placed, Ruled, pack_chain
 from extproc.core.pool import Pool
@@ -9,41 +7,9 @@ from extproc.core.prompt import Chain
 from extproc.core.shared import Shared
 from extproc.core.truth import Truth
 from extproc.core.verdicts import Verdicts
-from tests.unit.cache_world import Engine as Cached
-from tests.unit.cache_world import World, chat
 from tests.unit.test_truth import Desk, chain, filled, longer
 
 A = "10.0.0.1:8000"
-
-
-def dropped(seed: int, unjudged: int) -> Truth:
-    """Replica 0 of two drops its cache after 600 prompts; nobody judges so many further ones, then 30 are judged."""
-    world = World([Cached(600), Cached(600)], 600, seed=seed)
-    assert world.truth is not None
-    truth, engine, plain = world.truth, world.engines[0], world.send
-    sent = 0
-
-    def send(prompt: Chain) -> object:
-        nonlocal sent
-        sent += 1
-        if sent == 600:
-            engine.held.clear()
-        truth.role = lambda: WATCHER if 600 <= sent < 600 + unjudged else ALONE
-        return plain(prompt)
-
-    world.send = send  # type: ignore[assignment, method-assign]
-    chat(world, 630 + unjudged, sessions=40)
-    return truth
-
-
-@pytest.mark.parametrize("unjudged", [20, 100])
-def test_a_cache_dropped_while_nobody_judges_is_emptied_and_not_small_to_the_next_judge(
-    unjudged: int,
-) -> None:
-    views = [[truth.view(slot) for slot in (0, 1)] for truth in (dropped(s, unjudged) for s in range(1, 11))]
-    assert sum(first.emptied for first, _ in views) >= 8, "of ten; who judges all along finds nine"
-    assert all(view.believed == view.configured for both in views for view in both)
-    assert sum(second.emptied for _, second in views) == 0
 
 
 def test_what_is_found_after_all_takes_back_what_a_watcher_was_sure_of() -> None:

@@ -54,10 +54,12 @@ def test_what_reading_takes_is_reckoned_from_what_is_slow_in_it() -> None:
 def test_four_bombs_at_once_keep_another_request_waiting_for_less_than_50_ms(name: str, coding: str) -> None:
     kind, body = BOMBS[name]
     sent = gzip.compress(body, 1) if coding else body
-    took = min(
-        _reading_four(kind, coding, sent) for _ in range(3)
-    )  # what it can do, not what the machine did
-    assert took < 3 * 0.05, f"{took * 1000:.0f} ms; a third of that on a machine that has nothing else to do"
+    took = []
+    while len(took) < 3 and not (took and min(took) < 3 * 0.05):  # what it can do, not what the machine did
+        took.append(_reading_four(kind, coding, sent))
+    assert min(took) < 3 * 0.05, (
+        f"{min(took) * 1000:.0f} ms; a third of that where nothing else is to be done"
+    )
 
 
 def _reading_four(kind: str, coding: str, sent: bytes) -> float:

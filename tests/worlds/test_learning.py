@@ -7,7 +7,7 @@ import pytest
 from benchmarks.feedback import precision
 from extproc.demo.workload import Shape, arrivals
 from extproc.sim.emulated.settings import EngineSettings
-from tests.unit.feedback_world import World
+from tests.worlds.feedback_world import World
 
 SETTINGS = EngineSettings(
     model="demo",

@@ -1,0 +1,1 @@
+"""Whole fleets in virtual time: no process is started, but each takes a while; `make test` plays them with others."""
