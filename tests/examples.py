@@ -1,4 +1,4 @@
-"""How many examples of a property are tried: half in `make unit`, all in `make guarantees`, many in `make properties`.
+"""How many examples of a property are tried: `make unit` half, `make guarantees` all, `make properties` many more.
 
 Each run tries others, so that few examples a run find in some runs what many find in one.
 """
