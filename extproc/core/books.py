@@ -157,7 +157,8 @@ class Books:
 
     def _take(self, work: float) -> None:
         """Take work off the sum; rounding leaves nothing below zero, nor anything once all prompts are gone."""
-        self.pending = max(self.pending - work, 0.0) if self._prefilling else 0.0
+        left = self.pending - work if self._prefilling else 0.0
+        self.pending = 0.0 if left < 0.0 else left
 
     def send(
         self,
@@ -175,7 +176,7 @@ class Books:
         Where its first token will be `told`, the clock alone does not call its prompt done.
         """
         self._settle(now, speed)
-        at = now if sent is None else min(sent, now)
+        at = now if sent is None or sent > now else sent
         self.requests += 1
         self.tokens += tokens
         if uncached > 0:

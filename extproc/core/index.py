@@ -93,7 +93,7 @@ class PrefixIndex:
     def fill(self, number: int) -> float:
         """Share of its capacity that the slot is believed to hold, 0..1; beyond, what comes evicts."""
         slot = self._slots[number]
-        return min(slot.size / slot.capacity, 1.0) if slot.capacity else 1.0
+        return slot.size / slot.capacity if slot.size < slot.capacity else 1.0
 
     def count(self, number: int) -> int:
         """Hashes the slot is believed to hold."""

@@ -183,4 +183,5 @@ class OutputLengths:
 
 def _size(prompt_tokens: float) -> int:
     """Which of the _SIZES a prompt belongs to: 0 below 256 tokens, then one for each factor of four."""
-    return min(((int(prompt_tokens) >> 8).bit_length() + 1) // 2, _SIZES - 1)
+    size = ((int(prompt_tokens) >> 8).bit_length() + 1) // 2
+    return size if size < _SIZES else _SIZES - 1

@@ -38,8 +38,13 @@ def weights_of(ends: list[int]) -> list[int]:
     Within a long text all are of one size (core/prefix.py), so a size is turned into units once, wherever it stands.
     """
     sizes = [ends[0], *map(sub, ends[1:], ends)]
-    units = {size: min((size + 63) >> UNIT_SHIFT, _WEIGHT_MAX) for size in set(sizes)}
+    units = {size: _weight(size) for size in set(sizes)}
     return list(map(units.__getitem__, sizes)) if len(units) > 1 else [units[sizes[0]]] * len(sizes)
+
+
+def _weight(size: int) -> int:
+    weight = (size + 63) >> UNIT_SHIFT
+    return weight if weight < _WEIGHT_MAX else _WEIGHT_MAX
 
 
 def first_mentions(hashes: list[int], ends: list[int]) -> tuple[list[int], list[int]]:

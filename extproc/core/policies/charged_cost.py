@@ -111,11 +111,15 @@ class ChargedCost:
 
         The square was fitted: with the plain difference, late binding lets replicas stand idle at rho 0.9.
         """
-        return self.decode * max(1.0 - rho, 0.0) ** 2
+        idle = 1.0 - rho
+        return 0.0 if idle < 0.0 else self.decode * idle**2
 
     def weight(self, rho: float) -> float:
         """w for a pool that spends the share `rho` of its time on prompts."""
-        return self.most if rho >= 1 else min(self.most, self.gain * rho / (1 - rho))
+        if rho >= 1:
+            return self.most
+        weight = self.gain * rho / (1 - rho)
+        return weight if weight < self.most else self.most
 
     def charges(self, replicas: Sequence[Replica], backlogs: Sequence[float], rho: float) -> list[float]:
         """What a second of uncached work is charged on each replica: 1 + w, with so many seconds ahead there."""
@@ -139,8 +143,12 @@ class ChargedCost:
         if other is None or ask.prompt is None:
             return None
         there, here = ask.replicas[other], ask.replicas[home]
-        price = self._charge(there, backlogs[other], charge) * _seconds(ask, there, cached[other])
-        price -= self._charge(here, backlogs[home], charge) * _seconds(ask, here, cached[home])
+        charged_there = charged_here = charge
+        if 1.0 + self.dry < charge:
+            charged_there = self._charge(there, backlogs[other], charge)
+            charged_here = self._charge(here, backlogs[home], charge)
+        price = charged_there * _seconds(ask, there, cached[other])
+        price -= charged_here * _seconds(ask, here, cached[home])
         rent = scores[home] + price - scores[other]
         if rent <= 0:
             return None

@@ -35,7 +35,9 @@ class Copies:
     def pays(self, key: int, rent: float, price: float, now: float) -> bool:
         """Add `rent` seconds, above 0; True when `price` seconds are reached, after which it starts from 0 again."""
         paid, at = self._rents.pop(key, (0.0, now))
-        paid = paid * math.exp(min(at - now, 0.0) / _FADE) + rent
+        if at < now:
+            paid *= math.exp((at - now) / _FADE)
+        paid += rent
         if paid >= price:
             return True
         self._rents[key] = (paid, now)
