@@ -219,10 +219,10 @@ class _NotGrpc:
 class _Plan:
     """What becomes of every request with one head."""
 
-    __slots__ = ("http", "method", "timeout", "trace")
+    __slots__ = ("http", "method", "timeout")
 
-    def __init__(self, method: Method, timeout: float | None, http: int, trace: str) -> None:
-        self.method, self.timeout, self.http, self.trace = method, timeout, http, trace
+    def __init__(self, method: Method, timeout: float | None, http: int) -> None:
+        self.method, self.timeout, self.http = method, timeout, http
 
 
 def unknown(call: Call) -> Handler:
@@ -275,10 +275,12 @@ class Router:
 
     def accept(self, connection: Sender, stream: Stream, head: Head) -> Receiver:
         """As `sending.Accept`."""
-        plan: _Plan = head.note or self._plan(head)  # type: ignore[assignment]  # we alone keep anything there
+        like = head.like or head
+        plan: _Plan = like.note or self._plan(like)  # type: ignore[assignment]  # we alone keep anything there
         if plan.http:
             return _NotGrpc(connection, stream, plan.http)
-        call = Call(connection, stream, self._most, self._refusals, plan.trace)
+        trace = head.trace[:_TRACE].decode("latin-1") if head.trace else ""
+        call = Call(connection, stream, self._most, self._refusals, trace)
         receiver = call.begin(plan.method)
         if plan.timeout is not None and receiver is call:
             call.timer = self._later(plan.timeout, call.expire)
@@ -287,8 +289,7 @@ class Router:
     def _plan(self, head: Head) -> _Plan:
         asked = grpc.ask(head)
         method = _faulty(asked.fault) if asked.fault else self._methods.get(asked.path, unknown)
-        trace = head.get(b"traceparent") or b""
-        plan = head.note = _Plan(method, asked.timeout, asked.http, trace[:_TRACE].decode("latin-1"))
+        plan = head.note = _Plan(method, asked.timeout, asked.http)
         return plan
 
 

@@ -1,19 +1,16 @@
-"""Header blocks: decoded (RFC 7541) by the `hpack` library, checked (RFC 9113, section 8), kept by their bytes.
+"""Header blocks: decoded (RFC 7541), checked (RFC 9113, section 8), kept by their bytes.
 
 What was made of a block is kept by its bytes, as a peer like Envoy sends few different ones. A block that leaves the
 dynamic table as it found it means the same as long as the table stays; where the peer has a table of size 0, it means
-the same on every connection.
+the same on every connection. Where Envoy traces, blocks differ by their `traceparent` alone: what was made of the
+other fields is kept by what they say.
 """
 
 from typing import Final
 
-from hpack import Decoder
-from hpack.exceptions import OversizedHeaderListError
-
+from extproc.io.transports.h2.decoding import Decoder, Field, TooLarge
 from extproc.io.transports.h2.errors import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 from extproc.io.transports.h2.limits import Refusals
-
-Field = tuple[bytes, bytes]
 
 #: Of section 8.2.2; `te` may say "trailers" and nothing else.
 _OF_CONNECTIONS: Final = frozenset(
@@ -24,6 +21,8 @@ _NEEDED: Final = (b":method", b":scheme", b":path")
 #: Characters of a name (section 8.2.1: a token of RFC 9110 without capital letters).
 _NAME: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 _NOT_IN_VALUES: Final = (b"\0", b"\r", b"\n")
+#: The field that is another one in each request (https://www.w3.org/TR/trace-context).
+_TRACE: Final = b"traceparent"
 
 
 class Head:
@@ -34,18 +33,32 @@ class Head:
         request_fault: why this can't begin a request; "" when it can.
         trailer_fault: why this can't end one; "" when it can.
         content_length: bytes that the body must have; None where none is told.
+        trace: its `traceparent`; empty where there is none.
+        like: the head that has all but `traceparent` in common with this one; None where this was read by itself.
         note: kept here by who reads heads, so that it is worked out once for each block.
     """
 
-    __slots__ = ("content_length", "fields", "note", "request_fault", "trailer_fault")
+    __slots__ = ("content_length", "fields", "like", "note", "request_fault", "trace", "trailer_fault")
 
     def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
+        self.like: Head | None = None
         self.content_length: int | None = None
         self.note: object = None
         common = _common_fault(fields)
         self.request_fault = common or self._request_fault()
         self.trailer_fault = common or ("a pseudo field in trailers" if _pseudo(fields) else "")
+        self.trace = self.get(_TRACE) or b""
+
+    def traced(self, trace: Field, fields: list[Field]) -> "Head":
+        """The head of `fields`: these and, after the pseudo fields, `trace`."""
+        made = Head.__new__(Head)
+        fault = _common_fault([trace])
+        made.request_fault = fault or self.request_fault
+        made.trailer_fault = fault or self.trailer_fault
+        made.fields, made.content_length = fields, self.content_length
+        made.like, made.note, made.trace = self, None, trace[1]
+        return made
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a field; None where it is not there."""
@@ -97,6 +110,8 @@ def _common_fault(fields: list[Field]) -> str:
 
 #: Heads that are kept for one connection whose peer has a dynamic table.
 _OWN: Final = 16
+#: Bytes of a block of which something is kept.
+_LONGEST: Final = 2048
 
 
 class HeadCache:
@@ -104,16 +119,15 @@ class HeadCache:
 
     Args:
         most: heads kept.
-        longest: bytes of a block that is kept.
     """
 
-    def __init__(self, most: int = 512, longest: int = 2048) -> None:
-        self._most, self._longest = most, longest
+    def __init__(self, most: int = 512) -> None:
+        self._most = most
         self.heads: dict[bytes, Head] = {}
 
     def keep(self, block: bytes, head: Head) -> None:
         """Keep it, unless it is long."""
-        if len(block) > self._longest:
+        if len(block) > _LONGEST:
             return
         if len(self.heads) >= self._most:
             del self.heads[next(iter(self.heads))]
@@ -137,37 +151,49 @@ class Blocks:
         self._own = self._cache = HeadCache(most=_OWN)
         self.kept = self._cache.heads
         self._refusals = refusals
-        self._decoder = Decoder(max_header_list_size=list_size)
+        self._untraced: dict[tuple[Field, ...], Head] = {}
+        self._decoder = Decoder(list_size)
 
     def head(self, block: bytes) -> Head:
         """What a block says. Raises ConnectionFault where it can't be read: the tables are no longer alike."""
         kept = self.kept.get(block)
         if kept is not None:
             return kept
-        before = self._table()
-        head = Head(self._decode(block))
-        after = self._table()
-        if before[0] is after[0] and before[1:] == after[1:]:
+        decoder = self._decoder
+        before = decoder.changes
+        fields = self._decode(block)
+        head = self._read(fields) if len(block) <= _LONGEST else Head(fields)
+        if decoder.changes == before:
             self._cache.keep(block, head)
         else:
             self._own.heads.clear()
-            self._cache = self._own if self._decoder.header_table.maxsize else self._shared
+            self._cache = self._own if decoder.size else self._shared
             self.kept = self._cache.heads
         return head
 
-    def _table(self) -> tuple[object, int, int]:
-        """Another one whenever the dynamic table changed: a new entry stands first, a smaller table is shorter."""
-        table = self._decoder.header_table
-        entries = table.dynamic_entries
-        return entries[0] if entries else None, len(entries), table.maxsize
+    def _read(self, fields: list[Field]) -> Head:
+        """The head of fields whose block nobody knows: often those of another one, but for the trace."""
+        names = [name for name, _ in fields]
+        if _TRACE not in names:
+            return Head(fields)
+        at = names.index(_TRACE)
+        if names[at + 1 : at + 2] and names[at + 1].startswith(b":"):
+            return Head(fields)  # it stands where it must not
+        others = (*fields[:at], *fields[at + 1 :])
+        like = self._untraced.get(others)
+        if like is None:
+            if len(self._untraced) >= _OWN:
+                self._untraced.clear()
+            like = self._untraced[others] = Head(list(others))
+        return like.traced(fields[at], fields)
 
     def _decode(self, block: bytes) -> list[Field]:
         try:
-            return [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
-        except OversizedHeaderListError as error:
+            return self._decoder.decode(block)
+        except TooLarge as error:
             self._refusals.add("header_list")
             raise ConnectionFault(ENHANCE_YOUR_CALM, "a header list above the limit") from error
-        except Exception as error:  # the library's own, and what it lets through for bytes that end early
+        except (ValueError, IndexError) as error:
             raise ConnectionFault(COMPRESSION_ERROR, "a header block that can't be decoded") from error
 
 
