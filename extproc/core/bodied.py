@@ -64,7 +64,7 @@ class Bodied(Deciding):
             return self._leave_unread(duplex.where_it_lies, cut=False)
         return self._read(duplex.body, now, cut=False)
 
-    def _on_body(self, body: bytes, now: float, *, cut: bool = False) -> Reply:
+    def _on_body(self, body: bytes | memoryview, now: float, *, cut: bool = False) -> Reply:
         """The body is here; `cut`: a part of it may go by the gateway."""
         if len(body) > self._steering.beside:
             return self._leave_unread(Pieces([body]), cut=cut)
@@ -98,13 +98,13 @@ class Bodied(Deciding):
             body = encoding.decode(body, self.opening.coding, steering.rules.expanded_body)
         return self._onward(reply, body, cut=unread.cut)
 
-    def _read(self, body: bytes, now: float, *, cut: bool, here: bool = False) -> Reply:
+    def _read(self, body: bytes | memoryview, now: float, *, cut: bool, here: bool = False) -> Reply:
         """Read it at once. `here`: however far it expands, as nobody else reads it."""
         rules, opening = self._steering.rules, self.opening
         size = len(body)
         try:
             if opening.coding:
-                opened = self._opened(body, here=here)
+                opened = self._opened(bytes(body), here=here)
                 if opened is None:
                     return self._leave_unread(Pieces([body]), cut=cut)
                 body = opened

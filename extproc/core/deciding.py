@@ -120,11 +120,17 @@ class Deciding:
         self.ending.first_token = now
 
     def _decide(
-        self, prompt: Prompt | None, now: float, outcome: str, size: int = 0, body: bytes | None = None
+        self,
+        prompt: Prompt | None,
+        now: float,
+        outcome: str,
+        size: int = 0,
+        body: bytes | memoryview | None = None,
     ) -> Reply:
         """Decide now, or hold it where its pool has a room for it; `size` bytes of body wait then.
 
-        `body` is there where it may be read anew, which another model needs.
+        `body` is there where it may be read anew, which another model needs. It lies in the message, not copied until
+        it has to be changed.
         """
         steering = self._steering
         pool = steering.router.pool_of(prompt)
@@ -205,7 +211,7 @@ class Deciding:
         span = self.span = traces.begin(self.caller or self.opening.trace)
         return b"" if span is None or self.caller else tracing.told(span, at_headers=at_headers)
 
-    def _onward(self, reply: Reply, body: bytes, *, cut: bool) -> Reply:
+    def _onward(self, reply: Reply, body: bytes | memoryview, *, cut: bool) -> Reply:
         """The answer to a request that was decided or is held, with its body as it is to go on."""
         holder, plain = self._owed or self.decision, not self.opening.coding
         if cut or holder is None or holder.prompt is None or self.outcome not in GOES:
@@ -213,7 +219,7 @@ class Deciding:
         rules, prompt = self._steering.rules, holder.prompt
         if not (rules.include_usage or holder.pool.renames or prompt.asked or self.admitted is not None):
             return self._sent_on(reply, None)  # as most gateways are set up
-        changed = onward.body_of(rules, holder.pool, prompt, body, self.admitted, plain=plain)
+        changed = onward.body_of(rules, holder.pool, prompt, bytes(body), self.admitted, plain=plain)
         if self._owed is not None:
             self._owed.body = changed
         return self._sent_on(reply, changed)

@@ -32,8 +32,8 @@ _END: Final = b"\x10\x01"
 _END_AND_METADATA: Final = b"\x10\x01B\x00"
 
 
-def whole_body(data: bytes) -> bytes | None:
-    """The body of a message that holds all of it and tells nothing else; None for any other message.
+def whole_body(data: bytes) -> memoryview | None:
+    """The body of a message that holds all of it and tells nothing else, not copied; None for any other message.
 
     That is what Envoy sends for nearly every request with a body.
     """
@@ -44,7 +44,7 @@ def whole_body(data: bytes) -> bytes | None:
     else:
         return None
     before = _before(end)
-    return data[len(before) : end] if data.startswith(before) else None
+    return memoryview(data)[len(before) : end] if data.startswith(before) else None
 
 
 @lru_cache(maxsize=4096)

@@ -35,7 +35,9 @@ class Asks(Protocol):
         ...
 
 
-def lesser_prompt(rules: Asks, prompt: Prompt, lesser: Degrade, path: str, body: bytes | None) -> Prompt:
+def lesser_prompt(
+    rules: Asks, prompt: Prompt, lesser: Degrade, path: str, body: bytes | memoryview | None
+) -> Prompt:
     """What is known of a request that goes on with `lesser`.
 
     Chains begin with the model, so for another model the body is read anew. Where it is None, as it was too large to
@@ -45,7 +47,7 @@ def lesser_prompt(rules: Asks, prompt: Prompt, lesser: Degrade, path: str, body:
         return prompt
     if body is not None:
         try:
-            return dialects.read(path, degraded(body, lesser) or body, rules.limits)
+            return dialects.read(path, degraded(bytes(body), lesser) or body, rules.limits)
         except (
             Unreadable
         ):  # it was read a moment ago, so only for a dialect whose limits another name exceeds

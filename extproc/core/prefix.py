@@ -46,7 +46,7 @@ _BITS_DROPPED = 4  # 60 bits are two digits of a Python int: 16 bytes less than 
 _NEAR = DEEP - MESSAGE_BYTES
 
 #: Bytes of a text from which on its hashes are remembered: below, looking them up costs as much as making them.
-_WORTH_KEEPING = 4 * CHUNK
+_WORTH_KEEPING = 2 * CHUNK
 _RUNS = KnownRuns()
 #: Differs in each process, so that nobody can make a text that others' texts are taken for.
 _OWN = hash("kvsteer") >> _BITS_DROPPED & (1 << 60) - 1

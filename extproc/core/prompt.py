@@ -92,7 +92,7 @@ class Prompt:
 _NO_PROMPT = frozenset({"no_dialect", "not_json", "bad_encoding", "wrong_shape"})
 
 
-def opaque(body: bytes, error: Unreadable) -> Prompt:
+def opaque(body: bytes | memoryview, error: Unreadable) -> Prompt:
     """A request of which only the model, at most, and the size are known."""
     size = 0 if error.reason in _NO_PROMPT else len(body)
     model, asked = getattr(error, "model", ""), getattr(error, "asked", "")
