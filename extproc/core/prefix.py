@@ -167,8 +167,12 @@ class ChainWriter:
         self._size += MESSAGE_BYTES
 
     def text(self, kind: int, text: str) -> None:
-        """A piece of text as its UTF-8 bytes, however JSON spelled it."""
-        self.data(kind, text.encode("utf-8", "surrogatepass"))
+        """A piece of text as its UTF-8 bytes, however JSON spelled it. A long one is likely to come again."""
+        data = text.encode("utf-8", "surrogatepass")
+        if _WORTH_KEEPING <= len(data) <= DEEP - self._size:
+            self._add(_run_of(data, self._hash ^ kind), len(data), CHUNK)
+        else:
+            self.data(kind, data)
 
     def data(self, kind: int, data: bytes | memoryview) -> None:
         """A piece of bytes, counted as such. An empty one counts 1, as ends must rise."""
@@ -227,8 +231,11 @@ class ChainWriter:
 
     def _chunks(self, kind: int, view: memoryview, step: int) -> None:
         """A hash for each `step` bytes of `view`, and at its end."""
-        begin, end = self._size, self._size + len(view)
-        run = _run(view, self._hash ^ kind, step)
+        self._add(_run(view, self._hash ^ kind, step), len(view), step)
+
+    def _add(self, run: list[int], length: int, step: int) -> None:
+        """Hashes of a piece of `length` bytes, one each `step` and at its end."""
+        begin, end = self._size, self._size + length
         self._hashes += run
         self._ends += range(begin + step, end, step)
         self._ends.append(end)

@@ -17,6 +17,7 @@ from extproc.core.prefix import (
     fold,
     seed,
     tag,
+    utf8,
 )
 from extproc.core.prompt import Chain
 from extproc.errors import Unreadable
@@ -123,7 +124,9 @@ def fast_chain(texts: list[str], start: int = 7) -> Chain:
 def single_chain(texts: list[str], start: int = 7) -> Chain:
     writer = ChainWriter(start)
     for text in texts:
-        writer.message(KIND, text)
+        writer.open()
+        writer.data(KIND, utf8(text))  # which remembers nothing
+        writer.mark()
     return writer.chain()
 
 
@@ -145,6 +148,10 @@ def test_texts_that_come_again_have_the_chain_they_had(texts: list[str], start: 
     assert fast_chain(texts, start) == expected
     grown = [*texts, "more " * 900]
     assert fast_chain(grown, start) == single_chain(grown, start)
+    pieces = ChainWriter(start)
+    for text in grown:
+        pieces.message(KIND, text)
+    assert pieces.chain() == single_chain(grown, start)
 
 
 def test_a_chain_that_is_changed_later_leaves_what_is_known_of_its_texts() -> None:

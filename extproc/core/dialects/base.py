@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
-from extproc.core.prefix import ChainWriter, canonical, fold, seed, tag
+from extproc.core.prefix import ChainWriter, canonical, fold, seed, tag, utf8
 from extproc.core.prompt import Chain, Prompt
 from extproc.errors import Unreadable
 
@@ -182,7 +182,7 @@ def raw_chain(start: int, member: str | list[int]) -> Chain:
 def write_raw(writer: ChainWriter, member: str | list[int]) -> None:
     """Write one prompt given as plain text or as token ids."""
     if type(member) is str:
-        writer.text(RAW_TEXT, member)
+        writer.data(RAW_TEXT, utf8(member))  # it grows with each turn, so the same one seldom comes again
     else:
         writer.ids(RAW_IDS, member)  # type: ignore[arg-type]
 
