@@ -124,28 +124,30 @@ class Exchange(Bodied):
 
     def end(self, now: float) -> None:
         """The stream is over, however it ended: release what it holds. Idempotent."""
+        steering, key, decision, ending = self._steering, self._key, self.decision, self.ending
         if self.state == HELD:
-            self._steering.holding.leave(self._key, now)
+            steering.holding.leave(key, now)
         self.state = OVER
         if self.unread is not None:
             self.unread.body.free()
-        if self._response is not None and self.ending is not None:
-            self._response.left(self.ending)
+        if self._response is not None and ending is not None:
+            self._response.left(ending)
         if self._duplex is not None:
             self._duplex.drop()
-        self._steering.watched.pop(self._key, None)
-        ledger = self._steering.ledger
-        if (self.ending is None or not self.ending.reached) and ledger.left(self._key, now) > 0:
-            self.ending = self.ending or Ending()
-            self.ending.uncomputed = True
-        if self.decision is not None and self.decision.prefill is not None:
-            self._steering.prompt_done(self._key, now)
-        if self.decision is not None and self.decision.pool.ranks is not None:
-            self.decision.pool.ranks.left(self._key)
-        ledger.release(self._key, now, answered=self.ending is not None and self.ending.answered)
-        if self._steering.desk is not None:
-            self._steering.desk.settle(self._key, wire.used(self.decision, self.ending))
-        self._steering.over(self._key, now)
+        if steering.watched:
+            steering.watched.pop(key, None)
+        if (ending is None or not ending.reached) and steering.ledger.left(key, now) > 0:
+            ending = self.ending = ending or Ending()
+            ending.uncomputed = True
+        if decision is not None:
+            if decision.prefill is not None:
+                steering.prompt_done(key, now)
+            if decision.pool.ranks is not None:
+                decision.pool.ranks.left(key)
+        steering.ledger.release(key, now, answered=ending is not None and ending.answered)
+        if steering.desk is not None:
+            steering.desk.settle(key, wire.used(decision, ending))
+        steering.over(key, now)
 
     def _begin(self, data: bytes, now: float) -> Reply:
         """The first message, of which only what is needed is opened."""

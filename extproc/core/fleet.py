@@ -21,7 +21,7 @@ from extproc.core.lifecycle import (
     Lifecycle,
     WarmUp,
 )
-from extproc.core.outlook import Outlook
+from extproc.core.outlook import NOWHERE, Outlook
 from extproc.core.progress import Progress, begun, tells
 from extproc.core.sample import Sample
 from extproc.core.slow import Pace
@@ -105,42 +105,12 @@ class Replica:
     """
 
     __slots__ = (
-        "_counted",
-        "_decode",
-        "_failures",
-        "_headroom",
-        "_outlook",
-        "_prefill",
-        "_progress",
-        "_seen_beyond",
-        "_speeds",
-        "_strangers",
-        "address",
-        "barred",
-        "bias",
-        "books",
-        "breaker",
-        "context",
-        "cost",
-        "crowded",
-        "decode_speed",
-        "fresh_until",
-        "headroom",
-        "incarnation",
-        "kv_load",
-        "kv_tokens",
-        "lean",
-        "life",
-        "max_running",
-        "occupancy",
-        "pace",
-        "prefill_speed",
-        "sample",
-        "share",
-        "slot",
-        "traits",
+        "_counted", "_decode", "_failures", "_headroom", "_outlook", "_prefill", "_progress", "_seen_beyond",
+        "_speeds", "_strangers", "address", "barred", "bias", "books", "breaker", "context", "cost", "crowded",
+        "decode_speed", "fresh_until", "headroom", "incarnation", "kv_load", "kv_tokens", "lean", "life",
+        "max_running", "occupancy", "pace", "place", "prefill_speed", "sample", "share", "slot", "traits",
         "unheard",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -155,6 +125,8 @@ class Replica:
         self._outlook = outlook or Outlook()
         self.address = address
         self.slot = slot
+        #: Its place in the pool's list; NOWHERE while it is in none.
+        self.place = NOWHERE
         self.traits = traits
         self.incarnation = incarnation
         self.books = Books()
@@ -349,6 +321,8 @@ class Replica:
         occupancy = self.occupancy = (books.requests + self._strangers) / self.max_running
         self.kv_load = used
         self.crowded = occupancy >= 1 or used > KV_FREE
+        if self.place != NOWHERE:
+            self._outlook.in_flight[self.place] = books.requests
 
     def learn(self, work: float, seconds: float) -> None:
         """It did so much prompt work (core/cost.py) in so many seconds: learn `prefill_speed` from it.

@@ -6,7 +6,10 @@ weighing the candidates; here it is found once, and the replicas say when it may
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+#: The place of a replica that is not in its pool's list: not yet, or no more.
+NOWHERE: Final = -1
 
 
 class Standing(Protocol):
@@ -21,7 +24,7 @@ class Standing(Protocol):
 class Outlook:
     """Shared by a pool and its replicas, which tell it when one of these attributes becomes another."""
 
-    __slots__ = ("_known", "_looked", "_open_until", "is_even", "version")
+    __slots__ = ("_known", "_looked", "_open_until", "in_flight", "is_even", "version")
 
     def __init__(self) -> None:
         self._known = False
@@ -30,6 +33,9 @@ class Outlook:
         self.is_even = False
         #: Another one whenever a replica joined, left, was heard, or is not what it was.
         self.version = 0
+        #: Requests in flight on each, by own books, in the order of the pool's list. The replicas write what changes,
+        #: so that a record of all is one copy; another list when one joins or leaves.
+        self.in_flight: list[int] = []
 
     def changed(self) -> None:
         """A replica joined, left, or is not what it was."""

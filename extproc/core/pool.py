@@ -13,7 +13,7 @@ from extproc.core.fleet import Replica, Traits
 from extproc.core.index import PrefixIndex
 from extproc.core.lifecycle import GONE, QUIESCING
 from extproc.core.mirror import Mirror
-from extproc.core.outlook import Outlook
+from extproc.core.outlook import NOWHERE, Outlook
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
 from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
@@ -289,7 +289,8 @@ class Pool:
             self.feedback.truth.resize(replica.slot, capacity)
 
     def _drop(self, replica: Replica) -> None:
-        """Forget what was believed of an incarnation's cache."""
+        """An incarnation is gone: forget what was believed of its cache."""
+        replica.place = NOWHERE
         if self.feedback is not None:  # first: what still waits to be compared may change the index's slot
             self.feedback.truth.leave(replica.slot)
         self.index.remove_slot(replica.slot)
@@ -361,6 +362,9 @@ class Pool:
         self.replicas = replicas = list(self._by_address.values())
         self.outlook.changed()
         self.places = {replica.slot: place for place, replica in enumerate(replicas)}
+        self.outlook.in_flight = [replica.books.requests for replica in replicas]
+        for place, replica in enumerate(replicas):
+            replica.place = place
         policies = [self.policy, *([self.shadow.policy] if self.shadow else [])]
         in_parts = len(replicas) > WHOLE and all(getattr(policy, "sampled", False) for policy in policies)
         self.ring = Ring(replicas) if in_parts else None

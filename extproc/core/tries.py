@@ -42,4 +42,5 @@ def tries(decision: Decision, most: int) -> list[Replica]:
 
 def destination(decision: Decision, most: int) -> str:
     """Their addresses, as the destination header and Envoy's metadata want them."""
-    return ",".join([replica.address for replica in tries(decision, most)])
+    order = decision.order  # mostly long enough
+    return ",".join([replica.address for replica in (order if len(order) >= most else tries(decision, most))])

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from extproc.core.decide import Decision
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
@@ -149,10 +148,8 @@ class Metrics:
         self._exchanges.values[exchange.outcome, exchange.why] += 1.0
         self._seconds.observe(seconds, exchange.request_id)
         decision = exchange.decision
-        if decision is not None:
-            self._decided(decision)
-
-    def _decided(self, decision: Decision) -> None:
+        if decision is None:
+            return
         pool, replica, prompt = decision.pool.name, decision.replica, decision.tokens
         if decision.trouble:
             self._troubles.add((pool, decision.trouble))

@@ -65,20 +65,21 @@ class Records:
             return
         pool = decision.pool
         policy = (pool.policy_name, pool.policy_version, self.shared())
-        state = self._told_to(decision), in_flight_of(decision)
+        state = self._state_of(decision)
         self._ring.append((exchange, clock.wall(), seconds, policy, state))
         self.count += 1
 
-    def _told_to(self, decision: Decision) -> Told:
-        """What the candidates told. They tell twice a second, and requests are many more, so most share one list."""
+    def _state_of(self, decision: Decision) -> State:
+        """As `state_of`. Replicas tell twice a second, and requests are many more: most share what they told."""
         pool, candidates = decision.pool, decision.candidates
         if candidates is not pool.replicas:
-            return told_of(candidates)
+            return state_of(decision)
+        outlook = pool.outlook
         replicas, version, told = self._told.get(pool.name, ((), 0, []))
-        if replicas is not candidates or version != pool.outlook.version:
+        if replicas is not candidates or version != outlook.version:
             told = told_of(candidates)
-            self._told[pool.name] = candidates, pool.outlook.version, told
-        return told
+            self._told[pool.name] = candidates, outlook.version, told
+        return told, outlook.in_flight.copy()
 
     def ended(self, exchange: Exchange) -> None:
         """The exchange is over: its prefix chain, which may be long, is not needed for the record."""
@@ -230,17 +231,12 @@ def request_of(decision: Decision) -> dict[str, Any]:
 
 def state_of(decision: Decision) -> State:
     """What telemetry and books say of each candidate now."""
-    return told_of(decision.candidates), in_flight_of(decision)
+    return told_of(decision.candidates), [replica.books.requests for replica in decision.candidates]
 
 
 def told_of(replicas: Sequence[Replica]) -> Told:
     """What telemetry says of each replica now."""
     return [(replica.sample, replica.headroom, replica.bias) for replica in replicas]
-
-
-def in_flight_of(decision: Decision) -> list[int]:
-    """Requests in flight on each candidate now, by own books."""
-    return [replica.books.requests for replica in decision.candidates]
 
 
 def rows_of(decision: Decision, state: State) -> list[dict[str, Any]]:

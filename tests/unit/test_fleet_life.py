@@ -205,6 +205,11 @@ class Lives(RuleBasedStateMachine):
         assert outlook.is_even == all(replica.bias == 1.0 for replica in replicas)
 
     @invariant()
+    def what_records_copy_is_what_the_books_say(self) -> None:
+        in_flight = [replica.books.requests for replica in self.pool.replicas]
+        assert self.pool.outlook.in_flight == in_flight
+
+    @invariant()
     def books_are_those_of_the_open_exchanges(self) -> None:
         assert len(self.ledger) == len(self.open)
         for replica in self.ever:
