@@ -1,8 +1,10 @@
 """The getter over real sockets: connections kept, replaced and dropped, and odd but honest answers."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
+import uvloop
 from yarl import URL
 
 from extproc.io.http_get import GetFailed, Getter
@@ -203,3 +205,35 @@ async def test_a_name_that_does_not_exist_and_a_closed_port_fail_to_connect():
     for host in ("replica.invalid", "127.0.0.1:1", "x" * 70 + ".invalid"):
         with pytest.raises(GetFailed, match="connect"):
             await Getter(URL(f"http://{host}/"), None, 10, {}).get()
+
+
+def test_on_uvloop_as_gateways_run_it_is_the_same():
+    async def twice() -> list[bytes]:
+        script = Script([OK, OK, None], [OK])
+        async with raw_server(script) as port:
+            get = getter(port)
+            bodies = [(await get.get()).body for _ in range(3)]
+            get.close()
+        assert script.opened == 2
+        return bodies
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(twice()) == [b"hi"] * 3
+
+
+async def test_bytes_that_nobody_asked_for_end_a_kept_connection():
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await writer.drain()
+        writer.write(OK)
+        with suppress(ConnectionError):
+            await reader.read()  # ends when the connection does
+        dropped.set()
+
+    dropped = asyncio.Event()
+    async with raw_server(talk) as port:
+        get = getter(port)
+        await get.get()
+        await dropped.wait()
+        get.close()
