@@ -40,7 +40,8 @@ class KnownRuns:
         return run
 
     def keep(self, key: Key, run: list[int]) -> None:
-        """Remember the run of a text that `get` did not know."""
+        """Remember the run of a text, in place of what was kept for it."""
+        self._size -= len(self._kept.pop(key, ()))
         self._kept[key] = run
         self._size += len(run)
         while self._size > self._most_hashes or len(self._kept) > self._most_texts:

@@ -45,8 +45,7 @@ _BITS_DROPPED = 4  # 60 bits are two digits of a Python int: 16 bytes less than 
 #: Up to so many bytes a message stands wholly before DEEP.
 _NEAR = DEEP - MESSAGE_BYTES
 
-#: Bytes of a text from which on its hashes are remembered: below, looking them up costs as much as making them.
-_WORTH_KEEPING = 2 * CHUNK
+#: Hashes of texts above 2 CHUNK: below, looking them up costs as much as making them.
 _RUNS = KnownRuns()
 #: Differs in each process, so that nobody can make a text that others' texts are taken for.
 _OWN = hash("kvsteer") >> _BITS_DROPPED & (1 << 60) - 1
@@ -138,22 +137,28 @@ class ChainWriter:
                 is_plain = len(message) == 2
             except _NOT_PLAIN:
                 is_plain = False
-            if is_plain and (length := len(data)) <= CHUNK:
-                hashed = _xxh3(data, hashed ^ role) >> _BITS_DROPPED
-                size += MESSAGE_BYTES + (length or 1)
-                hashes.append(hashed)
-                ends.append(size)
-            elif is_plain and size + length <= _NEAR:
-                run = _run_of(data, hashed ^ role)
-                hashed, begin = run[-1], size + MESSAGE_BYTES
-                size = begin + length
-                hashes += run
-                ends += range(begin + CHUNK, size, CHUNK)
-                ends.append(size)
-            else:
+            if not is_plain or ((length := len(data)) > CHUNK and size + length > _NEAR):
                 self._hash, self._size, self._marked = hashed, size, size
                 other(message)
                 hashed, size = self._hash, self._size
+                continue
+            hashed ^= role
+            size += MESSAGE_BYTES
+            if length > 2 * CHUNK:
+                run = _run_of(data, hashed)
+                hashed = run[-1]
+                hashes += run
+                ends += range(size + CHUNK, size + length, CHUNK)
+            else:
+                if length > CHUNK:
+                    hashed = _xxh3(data[:CHUNK], hashed) >> _BITS_DROPPED
+                    hashes.append(hashed)
+                    ends.append(size + CHUNK)
+                    data = data[CHUNK:]
+                hashed = _xxh3(data, hashed) >> _BITS_DROPPED
+                hashes.append(hashed)
+            size += length or 1
+            ends.append(size)
         self._hash, self._size, self._marked = hashed, size, size
 
     def message(self, role: int, text: str) -> None:
@@ -169,7 +174,7 @@ class ChainWriter:
     def text(self, kind: int, text: str) -> None:
         """A piece of text as its UTF-8 bytes, however JSON spelled it. A long one is likely to come again."""
         data = text.encode("utf-8", "surrogatepass")
-        if _WORTH_KEEPING <= len(data) <= DEEP - self._size:
+        if 2 * CHUNK < len(data) <= DEEP - self._size:
             self._add(_run_of(data, self._hash ^ kind), len(data), CHUNK)
         else:
             self.data(kind, data)
@@ -257,10 +262,7 @@ def _run_of(data: bytes, start: int) -> list[int]:
     Such a text is likely to come again after the same ones: a conversation is sent whole with each turn, and begins
     as others do. So what a long one came to is remembered by one hash of it.
     """
-    length = len(data)
-    if length < _WORTH_KEEPING:
-        return _run(memoryview(data), start, CHUNK)
-    key = _xxh3(data, start ^ _OWN), length
+    key = _xxh3(data, start ^ _OWN), len(data)
     run = _RUNS.get(key)
     if run is None:
         run = _run(memoryview(data), start, CHUNK)

@@ -27,6 +27,13 @@ def test_beyond_its_texts_the_oldest_go() -> None:
     assert runs.get((9, 0)) == [9]
 
 
+def test_what_is_kept_twice_counts_once() -> None:
+    runs = KnownRuns()
+    runs.keep((1, 0), [1, 1, 1])
+    runs.keep((1, 0), [2, 2])
+    assert (runs.get((1, 0)), len(runs), runs.size) == ([2, 2], 1, 2)
+
+
 def test_a_run_that_is_longer_than_all_that_may_be_is_not_kept() -> None:
     runs = KnownRuns(most_hashes=5)
     runs.keep((1, 0), list(range(6)))
