@@ -4,11 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ONLY   ?=
+# Interpreters of `make pythons`: names on PATH, or paths.
+PYTHONS ?= python3.12 python3.13 python3.14
 
 # Tests start hundreds of processes: what Python compiled once is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types unit properties integration faults fuzz soak guarantees docs bench lock clean protos
+.PHONY: help demo test lint types unit pythons properties integration faults fuzz soak guarantees docs bench lock clean protos
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -34,6 +36,12 @@ types: $(STAMP)  ## mypy --strict
 
 unit: $(STAMP)   ## the fast tests, on every core: no process is started
 	@$(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
+
+pythons:         ## the fast tests under other Pythons (PYTHONS="python3.13 /a/path/python3"), each in a .venv-VERSION
+	@set -e; for python in $(PYTHONS); do \
+		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); echo "Python $$version:"; \
+		$(MAKE) --no-print-directory unit PYTHON=$$python VENV=.venv-$$version; \
+	done
 
 properties: $(STAMP) ## the fast tests with forty times as many examples of each property: a quarter of an hour
 	@KVSTEER_EXAMPLES=20 $(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
@@ -75,4 +83,4 @@ protos: $(STAMP) ## compile protos/ into extproc/pb/
 	@$(BIN)/python protos/compile.py
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache
