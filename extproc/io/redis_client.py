@@ -28,6 +28,7 @@ from extproc.io.redis_check import MissingPassword
 from extproc.io.redis_guard import Fuse, Guard, closing
 from extproc.io.redis_shape import begin, check
 from extproc.io.regular import read_regular
+from extproc.io.trust import left_out
 from extproc.settings.redis_url import RedisPlace
 
 #: Connections of one client: a bound, far above what a gateway has under way at once.
@@ -252,6 +253,7 @@ def _wire(settings: RedisSettings, place: RedisPlace) -> dict[str, Any]:
         wire |= {
             "ssl": True,
             "ssl_ca_certs": settings.ca_file or None,
+            "ssl_exclude_verify_flags": left_out(settings.ca_file),
             "ssl_certfile": settings.cert_file or None,
             "ssl_keyfile": settings.key_file or None,
             "ssl_check_hostname": settings.verify_host,

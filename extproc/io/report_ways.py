@@ -15,6 +15,7 @@ from extproc.io import clock
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.report_board import ReportBoard
 from extproc.io.scrape import Bearer
+from extproc.io.trust import trust
 from extproc.urls import plain_url, without_user
 
 #: Most bytes read of an answer.
@@ -179,7 +180,7 @@ def gateway_ways(urls: Iterable[str], token_file: str, ca_file: str, deadline: f
     """
     bearer = Bearer("", token_file, clock.monotonic, "--gateway-token-file") if token_file else None
     try:
-        tls = ssl.create_default_context(cafile=ca_file or None)
+        tls = trust(ca_file)
     except OSError:  # ssl.SSLError is one
         raise ConfigError(f"--gateway-ca-file: {ca_file} is no PEM file of certificates") from None
     return [HttpWay(url, bearer, tls, deadline) for url in urls]

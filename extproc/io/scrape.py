@@ -14,6 +14,7 @@ from extproc.core.encoding import decode
 from extproc.errors import ConfigError, TooLarge, Unreadable
 from extproc.io.http_get import GetFailed, Getter
 from extproc.io.regular import read_regular
+from extproc.io.trust import trust
 from extproc.urls import plain_url, without_user
 
 _log = structlog.get_logger("kvsteer.scrape")
@@ -151,7 +152,7 @@ def tls_context(ca_file: str) -> ssl.SSLContext:
     try:
         if ca_file:
             read_regular(ca_file, 1)  # TLS itself would wait for a FIFO's writer
-        return ssl.create_default_context(cafile=ca_file or None)
+        return trust(ca_file)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"metrics.ca_file: {ca_file} is no PEM file of certificates ({error})") from None
 

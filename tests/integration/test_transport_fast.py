@@ -18,6 +18,7 @@ from extproc.io.transports import Answer, Push
 from extproc.io.transports.fast import FastTransport
 from extproc.io.transports.h2 import frames
 from extproc.io.transports.tls import TlsFiles
+from extproc.io.trust import trust
 from tests.integration.certificates import make_certificates
 from tests.integration.conftest import until_async
 from tests.integration.patience import patient
@@ -133,7 +134,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_tls_client_that_does_not_speak_http2_is_closed(made: Path) -> None:
     tls = TlsFiles(str(made / "server.pem"), str(made / "server.key"))
     async with serving(tls=tls) as transport:
-        context = ssl.create_default_context(cafile=str(made / "ca.pem"))
+        context = trust(str(made / "ca.pem"))
         reader, writer = await asyncio.open_connection("127.0.0.1", transport.port, ssl=context)
         with pytest.raises((ConnectionResetError, ssl.SSLError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)

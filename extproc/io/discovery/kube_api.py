@@ -22,6 +22,7 @@ from extproc.errors import ConfigError
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.discovery.selectors import check_name
 from extproc.io.regular import read_regular
+from extproc.io.trust import trust
 from extproc.urls import plain_url, without_user
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -233,9 +234,7 @@ class KubeApi:
         try:
             if secure and self._access.ca_file:
                 read_regular(self._access.ca_file, 1)  # TLS itself would wait for a FIFO's writer
-            return headers, ssl.create_default_context(
-                cafile=self._access.ca_file or None
-            ) if secure else True
+            return headers, trust(self._access.ca_file) if secure else True
         except OSError:  # ssl.SSLError is one
             detail = f"{self._access.ca_file} is no file of CA certificates; check ca_file"
             raise SourceFailed("credentials", detail) from None
