@@ -269,6 +269,10 @@ class Books:
 
         The clock is put right where it says less than is proved, or more. What was computed since `at` it tells.
         """
+        if not self._sent:
+            self._pass(at)
+            self.by_counters.note(0.0, 0.0)
+            return
         self._settle(max(at, self._drained_at), self._speed)
         before = self.pending
         for prompt in unknown[:done]:
@@ -281,6 +285,9 @@ class Books:
 
     def hold(self, unknown: list[Prompt], done: int, most: float, at: float) -> None:
         """Gauges prove the first `done` of `unknown` computed at time `at`, and at most `most` work of the rest."""
+        if not self._sent:
+            self._pass(at)
+            return
         self._settle(max(at, self._drained_at), self._speed)
         for prompt in unknown[:done]:
             self._prove(prompt.key)
@@ -289,6 +296,10 @@ class Books:
         since = self._since(at)
         self._bound(unknown[done:], since, most + since)
         self._foresee()
+
+    def _pass(self, at: float) -> None:
+        """Time goes on, and no prompt is left that anything could be proved of."""
+        self.idle_at = self._drained_at = max(at, self._drained_at)
 
     def _since(self, at: float) -> float:
         """Work that the clock computes from time `at` on, or from the last first token, if that came later."""

@@ -107,8 +107,8 @@ class Replica:
     __slots__ = (
         "_counted", "_decode", "_failures", "_headroom", "_outlook", "_prefill", "_progress", "_seen_beyond",
         "_speeds", "_strangers", "address", "barred", "bias", "books", "breaker", "context", "cost", "crowded",
-        "decode_speed", "fresh_until", "headroom", "incarnation", "kv_load", "kv_tokens", "lean", "life",
-        "max_running", "occupancy", "pace", "place", "prefill_speed", "sample", "share", "slot", "traits",
+        "decode_speed", "fresh_until", "headroom", "incarnation", "is_settled", "kv_load", "kv_tokens", "lean",
+        "life", "max_running", "occupancy", "pace", "place", "prefill_speed", "sample", "share", "slot", "traits",
         "unheard",
     )  # fmt: skip
 
@@ -161,6 +161,8 @@ class Replica:
         #: What a second of it costs against the others'; and with the favour of a cold cache (core/bias.py).
         self.cost = self.bias = traits.costs.get(address, 1.0)
         self._headroom = Headroom(traits.weights)
+        #: Whether time alone changes neither `barred` nor `share` nor `bias`: only events do, and each refreshes.
+        self.is_settled = False
         #: Why the last scrape failed, as the collector words it; "" when it did not.
         self.unheard, self._failures = "", 0
         self._speeds = Speeds(traits.prefill_speed, traits.decode_speed, traits.prefill_doubling)
@@ -250,7 +252,10 @@ class Replica:
             self.books.hold(unknown, found.done, found.most, sample.at)
 
     def refresh(self, now: float) -> None:
-        """Let time pass and bring `barred`, `share` and `bias` up to date: at every event, a few times a second."""
+        """Let time pass and bring `barred`, `share` and `bias` up to date.
+
+        At every event, and a few times a second while it is not settled.
+        """
         before = self.barred, self.share, self.bias
         self.life.tick(now)
         self.breaker.tick(now)
@@ -264,6 +269,15 @@ class Replica:
             self.bias = self.cost
         if (self.barred, self.share, self.bias) != before:
             self._outlook.changed()
+        breaker = self.breaker
+        self.is_settled = (
+            self.barred is None
+            and self.share == 1.0
+            and self.life.state == HEALTHY
+            and age >= self.traits.cold.span
+            and breaker.state == CLOSED
+            and now >= breaker.wary_until
+        )
 
     def is_doubted(self, now: float) -> bool:
         """Whether another gateway found it broken a moment ago, and this one knows nothing of it yet."""

@@ -21,7 +21,7 @@ share sees the score as it is. `score` and `lean` are of the sample; a decision 
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from extproc.core.sample import Sample
 
@@ -54,8 +54,7 @@ class Weights:
         return self.shift * min(self.kv, self.running) / whole if whole else 0.0
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Parts:
+class Parts(NamedTuple):
     """What the last sample gave each part, 0..1; None where the engine does not tell. `penalty` is the queue's."""
 
     kv: float | None = None
@@ -67,13 +66,30 @@ class Parts:
 class Headroom:
     """The score of one replica, fed with its samples."""
 
-    __slots__ = ("_kv", "_leans", "_scores", "_weights", "lean", "parts", "score")
+    __slots__ = (
+        "_alike",
+        "_kv",
+        "_leans",
+        "_scores",
+        "_settled",
+        "_told",
+        "_weights",
+        "lean",
+        "parts",
+        "score",
+    )
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
         self._scores: deque[float] = deque(maxlen=weights.window)
         self._leans: deque[float] = deque(maxlen=weights.window)
-        self._kv: deque[tuple[float, float]] = deque(maxlen=max(weights.window, _FORECAST_SAMPLES))
+        points = max(weights.window, _FORECAST_SAMPLES)
+        self._kv: deque[tuple[float, float]] = deque(maxlen=points)
+        self._told: tuple[
+            float | None, ...
+        ] = ()  # what the last sample told, and how many alike came behind it
+        self._alike = 0
+        self._settled = points + weights.window  # so many that neither the points nor the scores hold another
         #: The smoothed score 0..1; None while no sample told anything.
         self.score: float | None = None
         #: How much more room there is for long requests than for short ones, -0.5..0.5, smoothed.
@@ -82,31 +98,35 @@ class Headroom:
 
     def update(self, sample: Sample, max_running: int) -> None:
         """Take one more sample in. `max_running` is used where the sample does not know its own."""
-        if sample.kv_used is not None:
-            self._kv.append((sample.at, sample.kv_used))
-        self.parts = parts = self._read(sample, sample.max_running or max_running)
+        kv, most = sample.kv_used, sample.max_running or max_running
+        if kv is not None:
+            self._kv.append((sample.at, kv))
+        told = kv, sample.running, sample.waiting, most
+        self._alike = self._alike + 1 if told == self._told else 0
+        self._told = told
+        if self._alike <= self._settled:
+            self._read(kv, sample.running, sample.waiting, most)
+
+    def _read(self, kv: float | None, running: float | None, waiting: float | None, most: int) -> None:
         weights = self._weights
-        weighed = ((weights.kv, parts.kv), (weights.running, parts.running), (weights.waiting, parts.waiting))
-        known = [(weight, part) for weight, part in weighed if part is not None]
-        weight = sum(weight for weight, _ in known)
+        free_kv = None if kv is None else _clamp(1 - forecast(self._kv, kv, weights.horizon))
+        free_slots = None if running is None else _clamp(1 - running / most)
+        no_queue = None if waiting is None else _clamp(1 - waiting / most)
+        penalty = queue_penalty(waiting)
+        self.parts = Parts(free_kv, free_slots, no_queue, penalty)
+        weight = score = 0.0
+        weighed = (weights.kv, free_kv), (weights.running, free_slots), (weights.waiting, no_queue)
+        for counts, part in weighed:
+            if part is not None:
+                weight += counts
+                score += counts * part
         if not weight:
             return
-        self._scores.append(sum(weight * part for weight, part in known) / weight * parts.penalty)
+        self._scores.append(score / weight * penalty)
         self.score = sum(self._scores) / len(self._scores)
-        both = parts.kv is not None and parts.running is not None
-        self._leans.append(
-            lean(weights, parts.kv or 0.0, parts.running or 0.0, parts.penalty) if both else 0.0
-        )
+        both = free_kv is not None and free_slots is not None
+        self._leans.append(lean(weights, free_kv or 0.0, free_slots or 0.0, penalty) if both else 0.0)
         self.lean = sum(self._leans) / len(self._leans)
-
-    def _read(self, sample: Sample, most: int) -> Parts:
-        kv, running, waiting = sample.kv_used, sample.running, sample.waiting
-        return Parts(
-            kv=None if kv is None else _clamp(1 - forecast(self._kv, kv, self._weights.horizon)),
-            running=None if running is None else _clamp(1 - running / most),
-            waiting=None if waiting is None else _clamp(1 - waiting / most),
-            penalty=queue_penalty(waiting),
-        )
 
 
 def lean(weights: Weights, free_kv: float, free_slots: float, penalty: float = 1.0) -> float:
@@ -143,4 +163,4 @@ def forecast(points: "deque[tuple[float, float]]", used: float, horizon: float) 
 
 
 def _clamp(value: float) -> float:
-    return min(1.0, max(0.0, value))
+    return value if 0.0 <= value <= 1.0 else 1.0 if value > 1.0 else 0.0

@@ -319,15 +319,18 @@ class Pool:
         """Let time pass for every replica; returns the addresses of those that are gone and were removed."""
         if self.feedback is not None:
             self.feedback.catch_up()
-        if now - self._judged >= _JUDGE:
+        is_judged = now - self._judged >= _JUDGE
+        if is_judged:
             self._judged = now
             judge(self.replicas, self.traits.slow_floor)
-        for replica in self.replicas:
+        moved = [replica for replica in self.replicas if is_judged or not replica.is_settled]
+        for replica in moved:
             replica.refresh(now)
-        gone = [replica.address for replica in self.replicas if replica.life.state == GONE]
-        with self.at_once():
-            for address in gone:
-                self.leave(address)
+        gone = [replica.address for replica in moved if replica.life.state == GONE]
+        if gone:
+            with self.at_once():
+                for address in gone:
+                    self.leave(address)
         if self.room is not None:
             self.room.stir()  # one may be back that was barred
         return gone

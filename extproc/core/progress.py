@@ -68,6 +68,9 @@ class Begun(NamedTuple):
     most: float
 
 
+_NOTHING = Begun(0, 0.0)
+
+
 class Tally:
     """How far a prediction was off when the truth came: how often that was, and sums of seconds."""
 
@@ -244,6 +247,8 @@ def begun(
     """
     if sample.waiting is None or sample.running is None or sample.asleep:
         return None
+    if not unknown:
+        return _NOTHING
     sent = [prompt for prompt in unknown if prompt.sent < sample.at]
     came_since = len(unknown) - len(sent)
     unseen = max(requests - came_since - sample.running - sample.waiting, 0.0)

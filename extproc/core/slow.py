@@ -61,6 +61,8 @@ class _Mean:
 
     def add(self, things: float, seconds: float, keep: float) -> None:
         """What was done since the last scrape; `keep` of all before is left."""
+        if not things and not self._things:
+            return
         self._things *= keep
         self._seconds *= keep
         self._squares *= keep
@@ -100,8 +102,13 @@ class Pace:
         if last is None or sample.at <= last.at:
             return
         keep = 0.5 ** ((sample.at - last.at) / _HALF_LIFE)
-        self._tokens.add(*_grown(last, sample, "tpot"), keep)
-        self._prompts.add(*_grown(last, sample, "prefill"), keep)
+        tokens = _grown(last.tpot_count, sample.tpot_count), _grown(last.tpot_sum, sample.tpot_sum)
+        prompts = (
+            _grown(last.prefill_count, sample.prefill_count),
+            _grown(last.prefill_sum, sample.prefill_sum),
+        )
+        self._tokens.add(*_both(*tokens), keep)
+        self._prompts.add(*_both(*prompts), keep)
 
     @property
     def token(self) -> tuple[float, float] | None:
@@ -162,15 +169,13 @@ def judge(replicas: Sequence[Paced], floor: float) -> None:
         replica.pace.judged(pace, middle, limit, floor)
 
 
-def _grown(before: Sample, after: Sample, name: str) -> tuple[float, float]:
-    """How many things were done between two samples, and the seconds they took; zeros where that is not known."""
-    things = _difference(before, after, f"{name}_count")
-    seconds = _difference(before, after, f"{name}_sum")
+def _both(things: float, seconds: float) -> tuple[float, float]:
+    """How many things were done between two samples, and the seconds they took; zeros where either isn't known."""
     return (things, seconds) if things > 0 and seconds >= 0 else (0.0, 0.0)
 
 
-def _difference(before: Sample, after: Sample, name: str) -> float:
-    first, last = getattr(before, name), getattr(after, name)
+def _grown(first: float | None, last: float | None) -> float:
+    """How far a counter went on; below 0 where that is not known."""
     if first is None or last is None or not last - first < _MOST:  # also NaN
         return -1.0
-    return float(last - first)
+    return last - first

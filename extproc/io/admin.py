@@ -1,7 +1,6 @@
 """The admin port: for people and Prometheus, not for clients."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -197,7 +196,7 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "excluded": replica.excluded(now),
         "headroom": replica.headroom,
         "lean": replica.lean,
-        "parts": asdict(replica.parts),
+        "parts": replica.parts._asdict(),
         "bias": replica.bias,
         "factor": sample and sample.factor,
         "sample_age": None if sample is None else round(now - sample.at, 3),
