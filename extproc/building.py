@@ -55,6 +55,7 @@ def build_steering(settings: GatewaySettings, now: float) -> Steering:
         response_body=feedback.body_limit,
         include_usage=feedback.include_usage,
         unread=_UNREAD if feedback.source in ("trailers", "access_log") else frozenset(),
+        spares_log=settings.spares_log,
         test_selection=settings.requests.test_selection,
         limits=Limits(
             max_depth=limits.depth,

@@ -31,6 +31,11 @@ class Attributes(NamedTuple):
     status: int | None = None
     attempts: int | None = None
 
+    @property
+    def well(self) -> bool:
+        """Whether the first replica tried answered, and with no error: the access log would tell nothing more."""
+        return self.served != "" and self.status is not None and self.status < 400 and self.attempts == 1
+
 
 class Told(NamedTuple):
     """A clean end, and the usage with what its record was like (core/usage/token_usage.py)."""

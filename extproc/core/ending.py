@@ -39,6 +39,7 @@ class Ending:
         usage: tokens as the engine counted them; None while unknown.
         verdict: what the usage record was like (core/usage/token_usage.py); "absent" when none came.
         unreached: no replica ever got the request.
+        told: it came to its end, and all was told that the access log would tell of it.
         uncomputed: it ended before its prompt was computed, by what the books believe; asked only where nothing
             told that a replica got it.
         over: nothing more will be told.
@@ -47,8 +48,8 @@ class Ending:
     """
 
     __slots__ = (
-        "attempts", "by", "first_token", "is_filters", "over", "served", "status", "uncomputed", "unreached", "usage",
-        "verdict",
+        "attempts", "by", "first_token", "is_filters", "over", "served", "status", "told", "uncomputed", "unreached",
+        "usage", "verdict",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class Ending:
         self.attempts: int | None = None
         self.usage: Usage | None = None
         self.verdict = token_usage.ABSENT
-        self.unreached = self.uncomputed = self.over = self.is_filters = False
+        self.unreached = self.uncomputed = self.over = self.told = self.is_filters = False
         self.first_token: float | None = None
 
     @classmethod
@@ -87,7 +88,7 @@ class Ending:
     def closed(self, told: clean_end.Told) -> None:
         """The response ended cleanly, and this came with it."""
         self._attributes(told.attributes)
-        self.by = COMPLETE
+        self.by, self.told = COMPLETE, told.attributes.well
         self._filtered(*told.usage)
 
     def finished(self, usage: Usage | None, verdict: str) -> None:

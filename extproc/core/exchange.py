@@ -37,7 +37,7 @@ from extproc.core.catalog import PATH as MODELS
 from extproc.core.duplex import Duplex
 from extproc.core.ending import Ending
 from extproc.core.opening import BODIED, DUPLEX, NOTHING, PARTIAL, UNSEEN, Opening
-from extproc.core.reply import GO_ON, GO_ON_BODY, NEUTRAL, SILENCE, Reply
+from extproc.core.reply import ALL_TOLD, GO_ON, GO_ON_BODY, NEUTRAL, SILENCE, Reply
 from extproc.core.response import Response
 from extproc.core.scattered import Pieces
 from extproc.core.states import (
@@ -86,7 +86,7 @@ class Exchange(Bodied):
         is_end = data.startswith(clean_end.FIRST) and self.state == DECIDED and self._response is None
         if is_end and (told := clean_end.read(data)) is not None:
             self._note(Ending.closed, told, now)
-            return NEUTRAL["response_trailers"]
+            return self._end_answer()
         try:
             message = pb.ProcessingRequest.FromString(data)
         except DecodeError:
@@ -230,6 +230,12 @@ class Exchange(Bodied):
         if self._key in self._steering.watched and response.first_token:
             self._steering.first_token(self._key, now)
         return Reply(answer)
+
+    def _end_answer(self) -> Reply:
+        """To a response's clean end: where that told all of a steered request, no entry of the access log need."""
+        steered = self.decision is not None and self.decision.replica is not None
+        spared = self._steering.rules.spares_log and steered and self.ending is not None and self.ending.told
+        return ALL_TOLD if spared else NEUTRAL["response_trailers"]
 
     def _name_to_tell(self) -> str:
         """The model's name that its answer is to tell; "" for what the engine says."""

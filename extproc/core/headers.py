@@ -25,6 +25,8 @@ LB_NAMESPACE: Final = "envoy.lb"
 OWN_NAMESPACE: Final = "kvsteer"
 #: Key in it.
 MARK: Final = "exchange"
+#: Key in that namespace, true where the gateway was told all that the access log would tell of a request.
+TOLD: Final = "told"
 #: Told to the replica: the prompt tokens its cache is expected to hold, and this request's id.
 EXPECTED_HIT: Final = "x-kvsteer-expected-hit"
 REQUEST_ID: Final = "x-kvsteer-request-id"

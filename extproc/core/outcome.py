@@ -71,6 +71,11 @@ class Ended(NamedTuple):
     unsure: bool = False
 
     @property
+    def well(self) -> bool:
+        """Whether a replica answered it to its end, and with no error."""
+        return self.status is not None and self.status < 400 and not self.silent
+
+    @property
     def silent(self) -> bool:
         """Whether it says nothing of how well the replica is."""
         return not self.replica or self.by_client or self.limited or self.unsure

@@ -15,6 +15,7 @@ from extproc.core.headers import (
     OWN_NAMESPACE,
     POOL,
     REQUEST_ID,
+    TOLD,
 )
 from extproc.core.headers import DESTINATION as DESTINATION_HEADER
 from extproc.core.pieces import varint
@@ -42,6 +43,16 @@ CONTINUE_RESPONSE_BODY = _bytes(pb.ProcessingResponse(response_body=pb.BodyRespo
 CONTINUE_REQUEST_BODY = _bytes(pb.ProcessingResponse(request_body=pb.BodyResponse()))
 CONTINUE_REQUEST_TRAILERS = _bytes(pb.ProcessingResponse(request_trailers=pb.TrailersResponse()))
 CONTINUE_RESPONSE_TRAILERS = _bytes(pb.ProcessingResponse(response_trailers=pb.TrailersResponse()))
+
+
+def _all_told() -> bytes:
+    message = pb.ProcessingResponse(response_trailers=pb.TrailersResponse())
+    message.dynamic_metadata.get_or_create_struct(OWN_NAMESPACE)[TOLD] = True
+    return _bytes(message)
+
+
+#: "Go on unchanged" after the end of a response that told all: by this Envoy knows that the access log need not.
+ALL_TOLD = _all_told()
 
 
 #: To append to an answer to response headers: the body that follows may have another length.

@@ -18,6 +18,8 @@ CLOSE: Final = Reply(None, close=True)
 GO_ON: Final = Reply(replies.continue_headers(()))
 #: "Go on unchanged" for a further piece of a request's body, where one is due.
 GO_ON_BODY: Final = Reply(replies.CONTINUE_REQUEST_BODY)
+#: The same for the end of a response that told all that the access log would.
+ALL_TOLD: Final = Reply(replies.ALL_TOLD)
 #: The same for what comes after the decision.
 NEUTRAL: Final = {
     "response_headers": Reply(replies.CONTINUE_RESPONSE_HEADERS),

@@ -55,6 +55,8 @@ class Rules:
     include_usage: bool = False
     #: Dialects whose usage can't be read the way it comes: their streams are not asked.
     unread: frozenset[str] = frozenset()
+    #: Whether Envoy is told which requests its access log need not tell of.
+    spares_log: bool = False
     #: Whether clients may name the endpoints they want; for conformance tests alone.
     test_selection: bool = False
     limits: Limits = field(default_factory=Limits)
@@ -217,10 +219,28 @@ class Steering:
             if ended.silent:
                 replica.breaker.cancelled(ended.request_id)
                 continue
-            before = replica.breaker.state
-            replica.answered(ended.request_id, ended.status, ended.retry_after, now)
-            if replica.breaker.state != before and replica.breaker.state != HALF_OPEN:
-                self.on_breaker(pool, replica, replica.breaker.rest(now))
+            self._judge(pool, replica, ended.request_id, ended.status, ended.retry_after, now)
+
+    def succeeded(self, address: str, request_id: str, status: int, now: float) -> None:
+        """As `answered`, of an answer that the replica at `address` gave to its end, and that was no error."""
+        for pool in self.pools:
+            replica = pool.get(address)
+            if replica is not None:
+                self._judge(pool, replica, request_id, status, None, now)
+
+    def _judge(
+        self,
+        pool: Pool,
+        replica: Replica,
+        request_id: str,
+        status: int | None,
+        retry_after: float | None,
+        now: float,
+    ) -> None:
+        before = replica.breaker.state
+        replica.answered(request_id, status, retry_after, now)
+        if replica.breaker.state != before and replica.breaker.state != HALF_OPEN:
+            self.on_breaker(pool, replica, replica.breaker.rest(now))
 
     def over(self, key: int, now: float) -> None:
         """An exchange is over: its adapter is free, and others may go."""

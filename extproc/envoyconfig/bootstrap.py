@@ -5,7 +5,16 @@ from extproc.config import GatewaySettings
 from extproc.envoyconfig import clusters, replies, routes
 from extproc.envoyconfig.filters import http_filters
 from extproc.envoyconfig.identity import with_identity
-from extproc.envoyconfig.names import OWNED_NAMES, OWNED_PREFIXES, SELECTION, Tree, seconds, typed
+from extproc.envoyconfig.names import (
+    OWN_NAMESPACE,
+    OWNED_NAMES,
+    OWNED_PREFIXES,
+    SELECTION,
+    TOLD,
+    Tree,
+    seconds,
+    typed,
+)
 from extproc.envoyconfig.yamltext import to_yaml
 
 _HEAD = """\
@@ -87,7 +96,16 @@ def _idle_timeout(settings: GatewaySettings) -> float:
 
 
 def _access_logs(settings: GatewaySettings) -> list[Tree]:
-    return [_access_log(cluster) for cluster in clusters.log_targets(settings)]
+    spared = {"filter": _untold()} if settings.spares_log else {}
+    return [_access_log(cluster) | spared for cluster in clusters.log_targets(settings)]
+
+
+def _untold() -> Tree:
+    """Matches requests of which the gateway was not told all at the end of the response, in good order at that."""
+    # Of a matcher's `invert` this filter knows nothing: what is there and not false does not match.
+    told = {"filter": OWN_NAMESPACE, "path": [{"key": TOLD}], "value": {"bool_match": False}}
+    untold = {"metadata_filter": {"matcher": told, "match_if_key_not_found": True}}
+    return {"or_filter": {"filters": [untold, {"response_flag_filter": {}}]}}
 
 
 def _access_log(cluster: str) -> Tree:

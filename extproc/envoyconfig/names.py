@@ -15,6 +15,8 @@ DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 #: Namespace for whatever else the gateway wants in Envoy's access log.
 OWN_NAMESPACE = "kvsteer"
+#: Key in it by which the gateway says that it knows all of a request's end.
+TOLD = headers.TOLD
 #: Header by which the gateway picks the pool's route, when there are several pools.
 POOL_HEADER = "x-gateway-pool"
 #: Header by which the gateway names a cluster that is to get a request too.

@@ -22,6 +22,9 @@ _PATIENCE: Final = 2.0
 #: Most exchanges that wait, entries that came first, and ids that are over; the oldest goes first.
 _MOST: Final = 20_000
 
+#: What is kept of an id that is not closed.
+_OPEN: Final = (0.0, False)
+
 T = TypeVar("T")
 
 
@@ -45,8 +48,9 @@ class Endings:
         self._waiting: dict[str, tuple[Exchange, float]] = {}
         #: ... entries of which no exchange is over yet ...
         self._early: dict[str, tuple[Ended, float]] = {}
-        #: ... and ids whose entries tell nothing: all was told, or it can't be told whose they are.
-        self._closed: dict[str, float] = {}
+        #: ... and ids whose entries tell nothing: all was told, or it can't be told whose they are; since when, and
+        #: whether breakers learned of it too.
+        self._closed: dict[str, tuple[float, bool]] = {}
         #: Who makes spans of them, where that is asked for.
         self.tracer: Tracer | None = None
 
@@ -69,8 +73,16 @@ class Endings:
             self._wait(exchange, now)
             return
         if self._logged:
-            self._close(exchange.request_id, now)
+            self._known(exchange, now)
         self._done(exchange, now)
+
+    def _known(self, exchange: Exchange, now: float) -> None:
+        """Its stream told all. If even that, its breaker learns it here, as no entry may come."""
+        ending, request_id = exchange.ending, exchange.request_id
+        learns = ending is not None and ending.told and request_id not in self._early
+        self._close(request_id, now, learned=learns)
+        if learns and ending is not None and ending.status is not None:
+            self._steering.succeeded(ending.served, request_id, ending.status, now)
 
     def _refused(self, exchange: Exchange, now: float) -> None:
         """It was never sent anywhere; its entry, which comes all the same, tells nothing new."""
@@ -84,6 +96,10 @@ class Endings:
     def asks(self, request_id: str) -> bool:
         """Whether an entry of the access log may tell anything of this request that is not known."""
         return request_id not in self._closed
+
+    def learned(self, entry: Ended) -> bool:
+        """Whether breakers learned already what an entry tells them: that a request ended well."""
+        return self._closed.get(entry.request_id, _OPEN)[1] and entry.well
 
     def logged(self, entry: Ended, now: float) -> None:
         """An entry of the access log; those of other gateways' requests are kept a little and forgotten."""
@@ -105,7 +121,7 @@ class Endings:
             self._done(exchange[0], now, exchange[1])
         for _ in _late(self._early, lambda kept: now - kept[1] > _PATIENCE):
             self._metrics.log_entry("unclaimed")
-        for _ in _late(self._closed, lambda since: now - since > _PATIENCE):
+        for _ in _late(self._closed, lambda closed: now - closed[0] > _PATIENCE):
             pass
 
     def _wait(self, exchange: Exchange, now: float) -> None:
@@ -124,7 +140,7 @@ class Endings:
         if len(self._waiting) > _MOST:
             self._done(self._waiting.pop(next(iter(self._waiting)))[0], now)
 
-    def _close(self, request_id: str, now: float) -> None:
+    def _close(self, request_id: str, now: float, *, learned: bool = False) -> None:
         """Entries of this id tell nothing from now on, nor to another exchange that waits for one."""
         twin, _ = self._waiting.pop(request_id, (None, 0.0))
         if twin is not None:
@@ -132,7 +148,7 @@ class Endings:
             self._done(twin, now)
         if self._early.pop(request_id, None) is not None:
             self._metrics.log_entry("known")
-        self._closed[request_id] = now
+        self._closed[request_id] = now, learned
         _bound(self._closed)
 
     def _join(self, exchange: Exchange, entry: Ended, now: float, ended: float) -> None:

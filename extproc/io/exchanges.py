@@ -102,5 +102,6 @@ class Exchanges:
         """A message of Envoy's access log came."""
         now = clock.monotonic()
         for ended in outcome.read(data, self._endings.asks):
-            self._steering.answered(ended, now)
+            if not self._endings.learned(ended):
+                self._steering.answered(ended, now)
             self._endings.logged(ended, now)

@@ -132,6 +132,17 @@ class GatewaySettings(Settings):
         return self.reading.above < self.limits.body
 
     @property
+    def spares_log(self) -> bool:
+        """Whether Envoy's access log leaves out what the ends of responses told: where one gateway alone hears it.
+
+        Others learn of a gateway's requests by the log alone, and a name may stand for several gateways.
+        """
+        if not self.envoy.access_log or self.feedback.source != "trailers" or self.workers > 1:
+            return False
+        known = self.envoy.gateways
+        return len(known) < 2 and all(parse_address(address).is_ip for address in known)
+
+    @property
     def longest_wait(self) -> float:
         """Seconds for which a request may wait here, for admission and then for a replica; 0 where none does.
 

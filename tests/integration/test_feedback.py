@@ -325,6 +325,54 @@ async def test_without_the_setting_a_stream_stays_byte_for_byte(stack: Stack, en
     assert b"stream_options" not in last_sent(engine)
 
 
+# ---- what the access log need not tell ----
+
+
+#: How Envoy is configured: requests are held or come in pieces, are steered by metadata or by a header.
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "buffered": ({}, {}),
+    "full_duplex": ({}, {"request_body_mode": "full_duplex", "retries": 0}),
+    "original_dst": ({"requests": {"fallbacks": 0}}, {"steering": "original_dst"}),
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def sparing(request: pytest.FixtureRequest, engine: FixedEngine) -> Iterator[Stack]:
+    gateway, envoy = SHAPES[request.param]
+    stack = FixedStack(engine, source="trailers")
+    stack.settings.gateway.update(gateway)
+    stack.settings.envoy.update(envoy)
+    with stack:
+        yield stack
+
+
+async def test_the_access_log_leaves_out_what_clean_ends_told_and_nothing_else(sparing: Stack) -> None:
+    """Clients keep their connections: one that closes it before the end is told is logged as one that left.
+
+    Of an answer without usage Envoy's filter makes no trailers, so that the log alone tells of it.
+    """
+    timeout, plain = aiohttp.ClientTimeout(patient(30)), {"accept-encoding": "identity"}
+    logged = 0.0
+    async with aiohttp.ClientSession(f"{sparing.url}", timeout=timeout, headers=plain) as session:
+        for name in ("error 429", "events without usage", "error 500", "503 once", "cut", "reset once"):
+            endings = metric(sparing, "kvsteer_endings_total")
+            for number, asked in enumerate(("json", "events with usage", name), 1):
+                body = {"model": "demo", "messages": [{"role": "user", "content": asked}]}
+                try:
+                    async with session.post("/v1/chat/completions", json=body) as answer:
+                        await answer.read()
+                except aiohttp.ClientError:
+                    assert asked == "cut"
+                wait_for_more(sparing, "kvsteer_endings_total", endings + number)
+            logged += 1
+            wait_for_more(sparing, "kvsteer_log_entries_total", logged)
+            assert metric(sparing, "kvsteer_log_entries_total") == logged, name
+
+
+def wait_for_more(stack: Stack, name: str, wanted: float) -> None:
+    until(lambda: metric(stack, name) >= wanted, 5, f"{name} does not become {wanted}")
+
+
 # ---- limits of time ----
 
 

@@ -1,6 +1,9 @@
 """Each exchange that is over is learned from, counted and kept once, when all is told or nothing more comes."""
 
+from dataclasses import replace
+
 import pytest
+from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -9,11 +12,13 @@ from prometheus_client.samples import Sample
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.outcome import Ended
+from extproc.core.reply import ALL_TOLD, NEUTRAL
 from extproc.core.steering import Steering
 from extproc.core.usage.record import Usage
 from extproc.io.endings import Endings
 from extproc.io.outcome_metrics import OutcomeMetrics
 from extproc.io.records import Records, ending_of
+from extproc.pb import ext_proc_pb2 as pb
 from tests.examples import examples
 from tests.unit.messages import chat, request_body, request_headers
 from tests.unit.test_ending import mind, replica, trailers
@@ -369,3 +374,96 @@ def test_what_the_beginning_of_anthropics_streams_guesses_is_no_output(
     world.endings.ended(exchange, 1.0)
     assert exchange.ending is not None
     assert exchange.ending.usage == Usage(100, kept, 64)
+
+
+OUTCOMES = [("10.0.0.1:8000", 200, 1), ("10.0.0.1:8000", 503, 1), ("10.0.0.1:8000", 200, 2), ("", 200, 1)]
+
+
+@pytest.mark.parametrize(("served", "status", "attempts"), OUTCOMES)
+def test_envoy_is_told_not_to_log_what_the_first_replica_answered_well(
+    served: str, status: int, attempts: int
+) -> None:
+    world = World(replicas=1)
+    world.steering.rules = replace(world.steering.rules, spares_log=True)
+    exchange = Exchange(world.steering)
+    exchange.receive(request_headers(x_request_id="id-1"), 1.0)
+    exchange.receive(request_body(chat()), 1.0)
+    message = trailers(served=served, status=status, attempts=attempts, usage=(100, 7, 64))
+    reply = exchange.receive(message.SerializeToString(), 2.0)
+    spared = reply == ALL_TOLD
+    assert spared == ((served, status, attempts) == OUTCOMES[0])
+    assert reply == (ALL_TOLD if spared else NEUTRAL["response_trailers"])
+
+
+def test_what_says_so_is_metadata_beside_an_answer_that_changes_nothing() -> None:
+    answer = pb.ProcessingResponse.FromString(ALL_TOLD.data)
+    assert answer.WhichOneof("response") == "response_trailers"
+    assert not answer.response_trailers.header_mutation.set_headers
+    assert json_format.MessageToDict(answer.dynamic_metadata) == {"kvsteer": {"told": True}}
+
+
+def failed(world: World, address: str, count: int) -> None:
+    for number in range(count):
+        world.steering.answered(Ended(address, f"failed-{number}", 500, None, False, 1, code=500), 1.0)
+
+
+def test_a_breaker_hears_of_a_success_by_the_clean_end() -> None:
+    """Three failures in a row open it, and a success in between begins the row anew."""
+    world = World(replicas=1)
+    (known,) = world.steering.pools[0].replicas
+    failed(world, known.address, 2)
+    world.exchange(told=True)
+    failed(world, known.address, 2)
+    assert known.breaker.state == "closed"
+    failed(world, known.address, 1)
+    assert known.breaker.state == "open"
+
+
+def test_the_success_of_a_probe_closes_a_breaker_without_the_access_log() -> None:
+    """It opens for a second; then one request is the probe."""
+    world = World(replicas=1)
+    (known,) = world.steering.pools[0].replicas
+    failed(world, known.address, 3)
+    assert known.breaker.state == "open"
+    known.refresh(2.5)
+    world.exchange("probe", told=True, now=2.5)
+    assert known.breaker.state == "closed"
+
+
+def test_an_entry_of_what_a_breaker_heard_already_counts_once() -> None:
+    """With ten outcomes four failures open it: nine successes are told once each, though logged too."""
+    world = World(replicas=1)
+    (known,) = world.steering.pools[0].replicas
+    for number in range(9):
+        world.exchange(f"id-{number}", told=True)
+        entry = Ended(known.address, f"id-{number}", 200, None, False, 1, code=200)
+        assert world.endings.learned(entry)
+        world.endings.logged(entry, 1.1)
+    assert world.entries("known") == 9
+    assert len(known.breaker._outcomes) == 9
+
+
+def test_an_entry_that_came_first_is_what_a_breaker_learns_from() -> None:
+    world = World(replicas=1)
+    (known,) = world.steering.pools[0].replicas
+    entry = Ended(known.address, "id-1", 200, None, False, 1, code=200)
+    assert not world.endings.learned(entry)
+    world.steering.answered(entry, 0.9)
+    world.endings.logged(entry, 0.9)
+    world.exchange(told=True)
+    assert len(known.breaker._outcomes) == 1
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Ended("10.0.0.1:8000", "id-1", None, None, False, 1, code=200),
+        Ended("10.0.0.1:8000", "id-1", 503, None, False, 1, code=503),
+        Ended("10.0.0.1:8000", "id-2", 200, None, False, 1, code=200),
+    ],
+)
+def test_an_entry_of_another_end_or_request_is_learned_from(entry: Ended) -> None:
+    """Ids may be used again by clients: what failed is never taken for what succeeded."""
+    world = World(replicas=1)
+    world.exchange("id-1", told=True)
+    assert not world.endings.learned(entry)

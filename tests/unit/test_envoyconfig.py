@@ -282,6 +282,28 @@ def test_by_the_access_log_envoy_reads_responses_and_sends_nothing_of_them_to_th
     assert manager(of)["access_log"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "spared"),
+    [
+        ({}, True),
+        ({"envoy": {"gateways": ["10.0.0.1:9002"]}}, True),
+        ({"envoy": {"gateways": ["10.0.0.1:9002", "10.0.0.2:9002"]}}, False),  # each has breakers of its own
+        ({"envoy": {"gateways": ["gateways.llm:9002"]}}, False),  # a name may stand for several
+        ({"workers": 2}, False),
+        ({"feedback": {"source": "access_log"}}, False),
+        ({"feedback": {"source": "off"}}, False),
+    ],
+)
+def test_one_gateway_alone_is_not_sent_entries_of_what_it_was_told(
+    changes: dict[str, Any], spared: bool
+) -> None:
+    of = settings(**changes)
+    matcher = {"filter": "kvsteer", "path": [{"key": "told"}], "value": {"bool_match": False}}
+    untold = {"metadata_filter": {"matcher": matcher, "match_if_key_not_found": True}}
+    wanted = {"or_filter": {"filters": [untold, {"response_flag_filter": {}}]}} if spared else None
+    assert {str(log.get("filter")) for log in manager(of)["access_log"]} == {str(wanted)}
+
+
 def test_the_access_log_can_be_no_source_where_there_is_none() -> None:
     with pytest.raises(ConfigError, match="access_log is false"):
         settings(feedback={"source": "access_log"}, envoy={"access_log": False})
