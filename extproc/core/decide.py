@@ -153,6 +153,7 @@ def weigh(
     half = 0.5 / pool.traits.prefill_doubling
     ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, ratio, pool.index.fill)
     ask.is_even = pool.outlook.is_even
+    ask.may_be_crowded = pool.outlook.is_crowded(pool.replicas)
     if pool.adapters is not None and adapter:
         ask.is_even = False  # nobody looked
         ask.extra = pool.adapters.costs(candidates, adapter, output, now)

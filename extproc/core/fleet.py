@@ -334,7 +334,10 @@ class Replica:
             used = sample.kv_used + (since / capacity if since > 0 else 0.0)
         occupancy = self.occupancy = (books.requests + self._strangers) / self.max_running
         self.kv_load = used
-        self.crowded = occupancy >= 1 or used > KV_FREE
+        crowded = occupancy >= 1 or used > KV_FREE
+        if crowded != self.crowded:
+            self.crowded = crowded
+            self._outlook.crowding()
         if self.place != NOWHERE:
             self._outlook.in_flight[self.place] = books.requests
 

@@ -19,15 +19,17 @@ class Standing(Protocol):
     share: float
     fresh_until: float
     bias: float
+    crowded: bool
 
 
 class Outlook:
     """Shared by a pool and its replicas, which tell it when one of these attributes becomes another."""
 
-    __slots__ = ("_known", "_looked", "_open_until", "in_flight", "is_even", "version")
+    __slots__ = ("_crowded", "_known", "_looked", "_open_until", "in_flight", "is_even", "version")
 
     def __init__(self) -> None:
         self._known = False
+        self._crowded: bool | None = None  # None: not known
         self._looked = self._open_until = -math.inf
         #: Whether all have the bias 1, as of the last `all_open`.
         self.is_even = False
@@ -41,6 +43,11 @@ class Outlook:
         """A replica joined, left, or is not what it was."""
         self.version += 1
         self._known = False
+        self._crowded = None
+
+    def crowding(self) -> None:
+        """A replica became crowded, or is it no more."""
+        self._crowded = None
 
     def heard(self, before: float, after: float) -> None:
         """A replica's `fresh_until` moved. With every sample it moves on, and what was found still holds."""
@@ -53,6 +60,12 @@ class Outlook:
         if not self._known or now >= self._open_until > -math.inf:
             self._look(replicas, now)
         return now < self._open_until
+
+    def is_crowded(self, replicas: Sequence[Standing]) -> bool:
+        """Whether one of `replicas`, which are the pool's, is crowded: next to no slot or KV free."""
+        if self._crowded is None:
+            self._crowded = any(replica.crowded for replica in replicas)
+        return self._crowded
 
     def _look(self, replicas: Sequence[Standing], now: float) -> None:
         self._known, self._looked = True, now

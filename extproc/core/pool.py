@@ -190,13 +190,9 @@ class Pool:
         to end before the next request may begin.
         """
         prompts = self.busy.rho(len(self.replicas), now)
-        if prompts >= 1.0 or not among:
+        if prompts >= 1.0 or not among or not self.outlook.is_crowded(self.replicas):
             return prompts
-        full = 0
-        for replica in among:
-            if replica.occupancy >= 1.0:
-                full += 1
-        slots = full / len(among)
+        slots = len([replica for replica in among if replica.occupancy >= 1.0]) / len(among)
         return slots if slots > prompts else prompts
 
     @property

@@ -203,6 +203,7 @@ class Lives(RuleBasedStateMachine):
         open_ones = [r for r in replicas if r.share >= 1.0 and r.excluded(self.now) is None]
         assert outlook.all_open(replicas, self.now) == (0 < len(replicas) == len(open_ones))
         assert outlook.is_even == all(replica.bias == 1.0 for replica in replicas)
+        assert outlook.is_crowded(replicas) == any(replica.crowded for replica in replicas)
 
     @invariant()
     def what_records_copy_is_what_the_books_say(self) -> None:

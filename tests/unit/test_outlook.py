@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extproc.core.fleet import Traits
+from extproc.core.ledger import Ledger
 from extproc.core.outlook import Outlook
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
@@ -108,6 +109,20 @@ def test_a_favoured_replica_makes_the_fleet_uneven_and_one_that_costs_more_too()
     p.join("10.0.0.3:8000", 0.0, started=-100.0)
     p.observe("10.0.0.3:8000", Sample(at=0.0, prompt_tokens=0.0, generated_tokens=0.0))
     assert not is_even(), "its cache is empty"
+
+
+def test_a_fleet_is_crowded_from_the_request_that_takes_a_last_slot_until_it_ends() -> None:
+    p, outlook = pool(max_running=1)
+    ledger, a = Ledger(), p.replicas[0]
+    assert not outlook.is_crowded(p.replicas)
+    ledger.charge(1, a, 10.0, 20, 0.0)
+    assert outlook.is_crowded(p.replicas)
+    ledger.release(1, 1.0)
+    assert not outlook.is_crowded(p.replicas)
+    p.observe(B, Sample(at=1.0, kv_used=0.9))  # 0.8 counts as free
+    assert outlook.is_crowded(p.replicas)
+    p.leave(B)
+    assert not outlook.is_crowded(p.replicas)
 
 
 def test_nobody_is_open_in_an_empty_pool() -> None:

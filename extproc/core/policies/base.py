@@ -31,6 +31,7 @@ class Ask:
             its chain.
         fill: slot of a replica -> share of its cache that is believed taken, 0..1.
         is_even: whether it is known that every candidate has the bias 1; False when nobody looked.
+        may_be_crowded: False where it is known that none is (`Replica.crowded`); True when nobody looked.
         extra: seconds each candidate costs on top, whatever the policy finds (core/adapters.py); None for none.
     """
 
@@ -39,6 +40,7 @@ class Ask:
         "extra",
         "fill",
         "is_even",
+        "may_be_crowded",
         "now",
         "output",
         "per_doubling",
@@ -73,6 +75,7 @@ class Ask:
         self.ratio = ratio
         self.fill = fill
         self.is_even = False
+        self.may_be_crowded = True
         self.extra: Sequence[float] | None = None
 
 

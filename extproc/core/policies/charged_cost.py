@@ -74,11 +74,10 @@ class ChargedCost:
         """Columns over the candidates: backlog, and the cost without the bias.
 
         One loop over plain attributes: a pass for each part of the sum, or a call for each candidate, takes two to
-        three times as long. What is the same for all is worked out before it.
+        three times as long. What holds for few of them, or for none as a rule, comes after it.
         """
-        now, tokens, half, output = ask.now, ask.tokens, ask.per_doubling, ask.output
-        decode, low = self.decode_weight(ask.rho), 1.0 + self.dry
-        minds_dry = low < charge
+        now, tokens, half = ask.now, ask.tokens, ask.per_doubling
+        decode = self.decode_weight(ask.rho)
         whole = tokens * (1.0 + tokens * half)  # of which what is cached is saved
         priced = charge * whole
         backlogs: list[float] = []
@@ -90,13 +89,22 @@ class ChargedCost:
                 waits = books.floor
             backlogs.append(waits)
             price = charge * (whole - cached * (1.0 + cached * half)) if cached else priced
-            if minds_dry and waits <= _EPSILON and not books.awaits:
-                price = low * (whole - cached * (1.0 + cached * half))
-            cost = waits + decode * replica.context + price / replica.prefill_speed
-            if replica.crowded:
-                cost += self._pressed(replica, output)
-            costs.append(cost)
+            costs.append(waits + decode * replica.context + price / replica.prefill_speed)
+        if 1.0 + self.dry < charge:
+            self._relieve(ask, charge, backlogs, costs)
+        if ask.may_be_crowded:
+            for i, replica in enumerate(ask.replicas):
+                if replica.crowded:
+                    costs[i] += self._pressed(replica, ask.output)
         return backlogs, costs
+
+    def _relieve(self, ask: Ask, charge: float, backlogs: Sequence[float], costs: list[float]) -> None:
+        """Work out the costs of dry replicas anew, where less is charged for uncached work."""
+        decode, half = self.decode_weight(ask.rho), ask.per_doubling
+        whole = ask.tokens * (1.0 + ask.tokens * half)
+        for i, (replica, waits, cached) in enumerate(zip(ask.replicas, backlogs, ask.cached, strict=True)):
+            price = self._charge(replica, waits, charge) * (whole - cached * (1.0 + cached * half))
+            costs[i] = waits + decode * replica.context + price / replica.prefill_speed
 
     def pressures(self, replicas: Sequence[Replica], output: float, rho: float) -> list[float]:
         """Seconds charged for the sequences and the KV that are on each replica already."""
