@@ -98,14 +98,15 @@ class Call:
     def data(self, data: bytes, at: int, stop: int) -> int:
         """The next bytes of the body, `data[at:stop]`; returns how many are held until more come."""
         try:
-            if self._assembly is None and stop - at >= grpc.PREFIX_SIZE:
+            assembly = self._assembly
+            if assembly is None and stop - at >= 5:
                 flag, size = _prefix(data, at)
-                at_message = at + grpc.PREFIX_SIZE
-                if (
-                    size == stop - at_message and not flag and size <= self._most
-                ):  # the usual case: one, whole
-                    self._handler.message(data[at_message:stop])  # type: ignore[union-attr]  # as it lasts
+                begin = at + 5
+                if size == stop - begin and not flag and size <= self._most:  # the usual case: one, whole
+                    self._handler.message(data[begin:stop])  # type: ignore[union-attr]  # as it lasts
                     return 0
+            elif assembly is not None and assembly.goes_on(data, at, stop):
+                return assembly.held + self._lent
             return self._assemble(data, at, stop)
         except Exception:  # a fault of a handler costs its own call, no other
             self.finish(grpc.INTERNAL, "internal error")

@@ -112,6 +112,16 @@ class Assembly:
         self._parts: list[bytes] = []  # what came of the message itself
         self._size = self._missing = 0
 
+    def goes_on(self, data: bytes, at: int, stop: int) -> bool:
+        """Keep `data[at:stop]` if it is but a part of what the message under way needs; else it is for `feed`."""
+        size = stop - at
+        if size >= self._missing:
+            return False
+        self._parts.append(data[at:stop])
+        self._missing -= size
+        self.held += size
+        return True
+
     def feed(self, data: bytes, at: int, stop: int) -> tuple[list[bytes | Pieces], Refused | None]:
         """The messages that `data[at:stop]` completes, in order, and why none can follow."""
         made: list[bytes | Pieces] = []
