@@ -132,13 +132,13 @@ def test_a_5_mb_image_counts_like_any_other_and_leaves_one_hash() -> None:
 
 
 @pytest.mark.parametrize("character", ["😀", "漢", "é", "\\u0000", "\\ud83d\\ude00"])
-@pytest.mark.parametrize("before", range(1020, 1026))
-def test_any_character_may_stand_on_a_chunk_border(character: str, before: int) -> None:
-    text = "x" * before + character + "y" * 2000
-    body = '{"model":"m","messages":[{"role":"user","content":"' + text + '"}]}'
-    prompt = read(CHAT, body.encode(), Limits())
-    check(prompt)
-    assert prompt.chains[0].ends[:2] == [16 + 1024, 16 + 2048]
+def test_any_character_may_stand_on_a_chunk_border(character: str) -> None:
+    for before in range(1020, 1026):
+        text = "x" * before + character + "y" * 2000
+        body = '{"model":"m","messages":[{"role":"user","content":"' + text + '"}]}'
+        prompt = read(CHAT, body.encode(), Limits())
+        check(prompt)
+        assert prompt.chains[0].ends[:2] == [16 + 1024, 16 + 2048], before
 
 
 @pytest.mark.parametrize(

@@ -199,36 +199,36 @@ def test_what_does_not_change_the_prompt_does_not_change_the_chain(path: str) ->
 
 
 @each_path
-@pytest.mark.parametrize("body", [{}, [], 1, None, "text", True, {"model": "m"}])
-def test_json_of_another_shape_is_a_wrong_shape(path: str, body: object) -> None:
-    assert refused(path, body) == "wrong_shape"
+def test_json_of_another_shape_is_a_wrong_shape(path: str) -> None:
+    for body in ({}, [], 1, None, "text", True, {"model": "m"}):
+        assert refused(path, body) == "wrong_shape", body
+
+
+NOT_JSON = [
+    b"",
+    b" ",
+    b"\0",
+    b"\xff\xfe{}",
+    b"\xef\xbb\xbf{}",
+    b"{",
+    b'{"a":1}x',
+    b"NaN",
+    b'{"n":NaN}',
+    b'{"n":1e999}',
+    b'{"model":"\\ud800"}',
+    b'{"lora_path":["\\udc00"]}',
+    b'{"prompt":"\\ud800","n":NaN}',
+    b'{"prompt":"\\ud800\x00"}',
+    b'\xef\xbb\xbf{"prompt":"\\ud800"}',
+    b'{"prompt":"\xed\xa0\x80"}',
+    b"--boundary\r\nContent-Disposition: form-data",
+]
 
 
 @each_path
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b" ",
-        b"\0",
-        b"\xff\xfe{}",
-        b"\xef\xbb\xbf{}",
-        b"{",
-        b'{"a":1}x',
-        b"NaN",
-        b'{"n":NaN}',
-        b'{"n":1e999}',
-        b'{"model":"\\ud800"}',
-        b'{"lora_path":["\\udc00"]}',
-        b'{"prompt":"\\ud800","n":NaN}',
-        b'{"prompt":"\\ud800\x00"}',
-        b'\xef\xbb\xbf{"prompt":"\\ud800"}',
-        b'{"prompt":"\xed\xa0\x80"}',
-        b"--boundary\r\nContent-Disposition: form-data",
-    ],
-)
-def test_what_is_not_json_says_so(path: str, body: bytes) -> None:
-    assert refused(path, body) == "not_json"
+def test_what_is_not_json_says_so(path: str) -> None:
+    for body in NOT_JSON:
+        assert refused(path, body) == "not_json", body
 
 
 @each_path
@@ -263,10 +263,10 @@ def test_a_bomb_beside_half_of_a_surrogate_pair_is_too_deep(path: str) -> None:
 
 
 @each_path
-@pytest.mark.parametrize("bomb", [b"[" * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"a":' * 10_000])
-def test_a_nesting_bomb_is_too_deep(path: str, bomb: bytes) -> None:
-    assert refused(path, bomb) == "too_deep"
-    assert refused(path, b'{"messages":' + bomb) == "too_deep"
+def test_a_nesting_bomb_is_too_deep(path: str) -> None:
+    for bomb in (b"[" * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"a":' * 10_000):
+        assert refused(path, bomb) == "too_deep", bomb[:9]
+        assert refused(path, b'{"messages":' + bomb) == "too_deep", bomb[:9]
 
 
 @each_path
@@ -276,7 +276,7 @@ def test_a_body_of_millions_of_lists_is_refused_before_it_is_parsed(path: str, p
 
 
 def test_a_body_of_millions_of_keys_is_refused_before_it_is_parsed() -> None:
-    body = b"{" + b",".join([b'"%d":1' % i for i in range(900_000)]) + b"}"
+    body = b"{" + b'"a":1,' * 900_000 + b'"b":1}'
     assert refused("/v1/chat/completions", body) == "too_many_parts"
 
 
@@ -290,9 +290,9 @@ def test_the_last_of_two_equal_keys_counts_and_case_matters() -> None:
 
 
 @each_path
-@pytest.mark.parametrize("value", [1, True, ["a"], {"a": 1}, 1.5])
-def test_a_model_that_is_no_string_is_a_wrong_shape(path: str, value: object) -> None:
-    assert refused(path, {**BODIES[path], "model": value}) == "wrong_shape"
+def test_a_model_that_is_no_string_is_a_wrong_shape(path: str) -> None:
+    for value in (1, True, ["a"], {"a": 1}, 1.5):
+        assert refused(path, {**BODIES[path], "model": value}) == "wrong_shape", value
 
 
 def test_an_absent_or_null_model_is_empty() -> None:

@@ -246,7 +246,7 @@ def _chat(content: bytes, messages: int = 1, **more: Any) -> bytes:
 def test_sixteen_mebibytes_are_renamed_in_a_moment(make: Callable[[], bytes]) -> None:
     """What it takes is benchmarks/rename.py's; here only that nothing grows beyond what the size explains."""
     body, took = make(), []
-    for _ in range(3):
+    while len(took) < 3 and not (took and took[-1] < 8.0):
         began = time.process_time()
         made = renamed(body, "bb")
         took.append(time.process_time() - began)

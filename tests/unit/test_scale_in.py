@@ -159,18 +159,15 @@ def lost_by(fleet: Fleet, talks: dict[int, tuple[int, list[int], float]], gone: 
     again = 0.0
     for number, pieces, used in talks.values():
         if number == gone:
-            elsewhere = [
-                max((i for i in range(len(pieces) + 1) if _holds(fleet, other, pieces[:i])), default=0)
-                for other in range(6)
-                if other != gone
-            ]
-            again += 2 ** (-(2400.0 - used) / HALF) * (len(pieces) - max(elsewhere)) * TOKENS
+            elsewhere = max(_held(fleet, other, pieces) for other in range(6) if other != gone)
+            again += 2 ** (-(2400.0 - used) / HALF) * (len(pieces) - elsewhere) * TOKENS
     return again
 
 
-def _holds(fleet: Fleet, number: int, pieces: list[int]) -> bool:
-    slot = fleet.replicas[number].slot
-    return all(slot in fleet.pool.index.who(piece) for piece in pieces)
+def _held(fleet: Fleet, number: int, pieces: list[int]) -> int:
+    """How many of the pieces it holds, from the first to where one is missing."""
+    slot, who = fleet.replicas[number].slot, fleet.pool.index.who
+    return next((at for at, piece in enumerate(pieces) if slot not in who(piece)), len(pieces))
 
 
 def test_the_one_that_is_picked_costs_little_more_than_the_least_when_conversations_go_on() -> None:

@@ -140,7 +140,7 @@ def test_a_replica_at_half_speed_nobody_told_of_is_found_out() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not() -> None:
-    workload = generated("chat", {"requests": 120, "rate": 12})
+    workload = generated("chat", {"requests": 60, "rate": 12})
     plan = Plan(
         workload=workload,
         policies=["charged_cost+late", "random"],
@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not() -> None:
     assert pages[0] == pages[1]
     assert "<script" not in pages[0]
     assert "http" not in pages[0]
-    workload = generated("chat", {"requests": 120, "rate": 12, "seed": 2})
+    workload = generated("chat", {"requests": 60, "rate": 12, "seed": 2})
     assert (
         as_json(compare(Plan(workload=workload, policies=["random"], seeds=[1], sim=plan.sim)), {}, [1])
         != texts[0]

@@ -102,7 +102,7 @@ def test_what_can_not_be_tuned_is_refused_with_what_to_write(words: list[str], s
 
 
 def test_the_report_warns_of_one_seed_and_applies_nothing() -> None:
-    words = ["--generate", "documents:requests=200,rate=9", "--try", "gain=0:9", "--seeds", "0"]
+    words = ["--generate", "documents:requests=80,rate=9", "--try", "gain=0:9", "--seeds", "0"]
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 0
     assert "as it is" in result.output
