@@ -4,9 +4,11 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 
 from extproc.core.sample import Sample
+from tests.examples import TIMES
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "engines"
 
@@ -43,6 +45,14 @@ def spoilt(text: bytes, wanted: Collection[str] | None = None) -> Iterator[tuple
                 others.setdefault(way, list(lines))[index] = other
     for way, changed_lines in others.items():
         yield f"{way}: all that is not read", b"".join(changed_lines)
+
+
+def some(spoilt_bodies: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Each fourth of them, so that every line is spoilt in some ways and every way befalls some lines.
+
+    All of them where as many examples are tried as are asked for (tests/examples.py).
+    """
+    return islice(spoilt_bodies, 0, None, 4 if TIMES < 1 else 1)
 
 
 def _garbled(line: bytes) -> Iterator[tuple[str, bytes]]:

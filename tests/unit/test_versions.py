@@ -16,6 +16,7 @@ from extproc.core.prompt import Chain, Prompt
 from extproc.core.router import Router
 from extproc.core.routes import ANY, Route
 from extproc.core.versions import pick, root_of, shares, stable
+from tests.examples import count_of
 from tests.unit.messages import chat
 
 ROOTS = [Random(number).getrandbits(60) for number in range(10_000)]
@@ -251,9 +252,9 @@ def test_who_left_says_nothing_and_who_broke_it_off_is_an_error() -> None:
     assert watch.tallies["m"]["v1"].numbers(5.0, 60.0) == Numbers(3, 2, [0.5], left=1)
 
 
-def test_a_version_as_good_as_the_other_does_not_step_back_in_a_thousand_looks() -> None:
+def test_a_version_as_good_as_the_other_does_not_step_back_however_often_it_is_looked_at() -> None:
     rng, watch = Random(3), Watch()
-    for second in range(1000):
+    for second in range(count_of(1000)):
         for _ in range(19):
             watch.ended("m", "v1", ending(500 if rng.random() < 0.01 else 200), 0.0, float(second))
         watch.ended("m", "v2", ending(500 if rng.random() < 0.01 else 200), 0.0, float(second))
