@@ -154,7 +154,8 @@ class Deciding:
                     prompt = onward.lesser_prompt(
                         steering.rules, prompt, answer.lesser, self.opening.path, body
                     )
-        if self._has_to_wait(prompt, pool, size, now):
+        waits = pool.room is not None or pool.adapters is not None
+        if waits and self._has_to_wait(prompt, pool, size, now):
             patience = steering.holding.patience(pool) if pool.adapters is None else pool.adapters.patience
             return self._hold(Owed(prompt, pool, now, outcome, size), patience)
         return self._decide_now(prompt, pool, now, outcome)
@@ -180,7 +181,7 @@ class Deciding:
         steering = self._steering
         at_headers = self.state == START or self._duplex is not None
         streams = prompt is not None and prompt.stream
-        mark = observer.mark(steering, self._key) if streams else ""
+        mark = observer.mark(steering, self._key) if streams and steering.identity is not None else ""
         watched = bool(mark) or (streams and self._response is not None)  # its first token will be told
         only = self.opening.only
         self.decision = decision = steering.decide(prompt, pool, self._key, now, told=watched, only=only)

@@ -136,7 +136,8 @@ class Exchange(Bodied):
             self._duplex.drop()
         if steering.watched:
             steering.watched.pop(key, None)
-        if (ending is None or not ending.reached) and steering.ledger.left(key, now) > 0:
+        reached = ending is not None and (ending.status is not None or ending.reached)  # mostly by its status
+        if not reached and steering.ledger.left(key, now) > 0:
             ending = self.ending = ending or Ending()
             ending.uncomputed = True
         if decision is not None:

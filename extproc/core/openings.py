@@ -11,6 +11,7 @@ from extproc.core.opening import Opening
 
 #: How a header begins that is the request's id: `key` (field 1, with its length), the tag of `raw_value` (field 3).
 _ID: Final = b"\x0a\x0cx-request-id\x1a"
+_DASH: Final = b"-"[0]
 #: Messages kept, and the longest, in bytes: 2 MiB at most. A gateway has one for each path that clients ask for,
 #: times the few lengths of ids.
 _MOST: Final = 1024
@@ -40,8 +41,12 @@ class Openings:
         opening = self._kept.get((before, stop, rest[stop:]))
         if opening is None:
             return None
-        name = plain_id(rest[1:stop].decode("latin-1"))
-        return None if name is None else (opening, name)
+        name = rest[1:stop]
+        # Most are UUIDs, which that says in half the time: letters and digits of ASCII, and dashes between.
+        if name.replace(b"-", b"").isalnum() and name[0] != _DASH:
+            return opening, name.decode()
+        told = plain_id(name.decode("latin-1"))
+        return None if told is None else (opening, told)
 
     def keep(self, data: bytes, opening: Opening) -> None:
         """This was read of a message. Kept is what is nobody's secret, and where the id stands beyond doubt.
