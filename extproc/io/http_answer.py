@@ -35,8 +35,8 @@ Reading = Generator[None, bytes, T]
 class GetFailed(Exception):
     """A GET gave no answer. Raised by `Getter.get`; the connection is closed by then.
 
-    `reason` is `connect` (refused, unreachable, no such name), `tls`, `too_large`, or `broken` (cut off, or not
-    HTTP as it should be).
+    `reason` is `connect` (refused, unreachable, no such name), `tls`, `timeout`, `too_large`, or `broken` (cut off,
+    or not HTTP as it should be).
     """
 
     def __init__(self, reason: str) -> None:

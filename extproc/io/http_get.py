@@ -43,8 +43,10 @@ class Getter:
         self._request = f"{self._start}\r\n".encode("latin-1")
         self._connection: _Connection | None = None
 
-    async def get(self, authorization: str | None = None) -> Answer:
+    async def get(self, authorization: str | None = None, deadline: float | None = None) -> Answer:
         """Fetch once. A kept connection that turns out to be closed is replaced once, as a GET may be repeated.
+
+        `deadline` is in seconds of the loop's clock.
 
         Raises:
             GetFailed: there is no answer, or one that can't be read.
@@ -57,9 +59,10 @@ class Getter:
         try:
             if kept is not None and not kept.is_over:
                 with suppress(_Unused):
-                    answer = await kept.ask(self._request, self._limit)
+                    answer = await kept.ask(self._request, self._limit, deadline)
             if answer is None:
-                answer = await (await self._connect()).ask(self._request, self._limit)
+                made = await self._connect(deadline)
+                answer = await made.ask(self._request, self._limit, deadline)
         except (_Unused, OSError, EOFError):
             self.close()
             raise GetFailed("broken") from None
@@ -76,16 +79,19 @@ class Getter:
             self._connection.drop()
         self._connection = None
 
-    async def _connect(self) -> "_Connection":
+    async def _connect(self, deadline: float | None) -> "_Connection":
         self.close()
         name = self._host if self._tls else None
         connect = asyncio.get_running_loop().create_connection
         try:
-            _, made = await connect(_Connection, self._host, self._port, ssl=self._tls, server_hostname=name)
+            async with asyncio.timeout_at(deadline) as limit:
+                _, made = await connect(
+                    _Connection, self._host, self._port, ssl=self._tls, server_hostname=name
+                )
         except ssl.SSLError:
             raise GetFailed("tls") from None
         except (OSError, UnicodeError):
-            raise GetFailed("connect") from None
+            raise GetFailed("timeout" if limit.expired() else "connect") from None
         self._connection = made
         return made
 
@@ -104,7 +110,7 @@ class _Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
         self._came = False  # whether any of the answer did
 
-    async def ask(self, request: bytes, limit: int) -> Answer:
+    async def ask(self, request: bytes, limit: int, deadline: float | None) -> Answer:
         """Send a request and wait for its answer, of at most `limit` bytes.
 
         Raises:
@@ -113,11 +119,18 @@ class _Connection(asyncio.Protocol):
         """
         if self.is_over or self._transport is None:
             raise _Unused
-        self._answer = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
         self._reading, self._came = read_answer(limit), False
         next(self._reading)
         self._transport.write(request)
-        return await self._answer
+        if deadline is None:
+            return await self._answer
+        late = loop.call_at(deadline, self._late)  # asyncio.timeout takes four times as long
+        try:
+            return await self._answer
+        finally:
+            late.cancel()
 
     def drop(self) -> None:
         """End it at once."""
@@ -151,6 +164,9 @@ class _Connection(asyncio.Protocol):
         self.is_over = True
         if self._reading is not None:
             self._end((error or EOFError()) if self._came else _Unused())
+
+    def _late(self) -> None:
+        self._end(GetFailed("timeout"))
 
     def _read(self, data: bytes) -> None:
         assert self._reading is not None

@@ -204,11 +204,9 @@ class Scrape:
         Raises:
             ScrapeFailed: for everything else, at the latest after the deadline.
         """
+        deadline = asyncio.get_running_loop().time() + self._scraper.settings.timeout
         try:
-            async with asyncio.timeout(self._scraper.settings.timeout):
-                answer = await self._getter.get(self._scraper.bearer.header())
-        except TimeoutError:
-            raise ScrapeFailed("timeout") from None
+            answer = await self._getter.get(self._scraper.bearer.header(), deadline)
         except GetFailed as error:
             raise ScrapeFailed(error.reason) from None
         if answer.status != 200:

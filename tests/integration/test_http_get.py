@@ -237,3 +237,21 @@ async def test_bytes_that_nobody_asked_for_end_a_kept_connection():
         await get.get()
         await dropped.wait()
         get.close()
+
+
+async def test_a_deadline_ends_a_get_that_hangs_and_the_next_one_is_clean():
+    well = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(EOFError):  # it may be gone before it is heard
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(OK if well.is_set() else OK[:-1])
+            await reader.read()
+
+    async with raw_server(talk) as port:
+        get = getter(port)
+        with pytest.raises(GetFailed, match="timeout"):
+            await get.get(deadline=asyncio.get_running_loop().time() + 0.1)
+        well.set()
+        assert (await get.get(deadline=asyncio.get_running_loop().time() + 60)).body == b"hi"
+        get.close()
