@@ -29,6 +29,7 @@ from extproc.errors import ConfigError, KvsteerError
 from extproc.io.policy_store import Conflict, NotOurs, VersionStore
 from extproc.io.policy_versions import MOST_WHO, MOST_WHY, Chosen, Standing, Version
 from extproc.io.redis_check import AtKey, MissingPassword, cause
+from extproc.oneline import one_line
 
 #: Seconds between looks at what gateways report.
 _LOOK = 0.05
@@ -221,8 +222,8 @@ async def _record(
     """Check and write a version, wait until gateways use it, and say what came of it."""
     try:
         chosen.check()
-        who = _line(me() if given["who"] is None else given["who"], MOST_WHO, "--who")
-        why = _line(given["why"], MOST_WHY, "--why")
+        who = one_line(me() if given["who"] is None else given["who"], MOST_WHO, "--who")
+        why = one_line(given["why"], MOST_WHY, "--why")
     except ValueError as error:
         raise Refused(f"refused, nothing was changed: {_reason(error)}") from None
     entries = [(chosen, who, why)]
@@ -369,14 +370,6 @@ def _numbers(pairs: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             raise ValueError(f"{key}: {value!r} is no number") from None
     return found
-
-
-def _line(text: str, most: int, what: str) -> str:
-    """One line of text, as lists show it."""
-    text = text.strip()
-    if not text or len(text) > most or not text.isprintable():
-        raise ValueError(f"{what} must be one line of 1 to {most} characters")
-    return text
 
 
 def _reason(error: ValueError) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from extproc.core.versions import MOST_WEIGHT, Weights
+from extproc.oneline import one_line
 
 #: Longest word of who and why, in characters.
 _MOST_TEXT: Final = 300
@@ -82,11 +83,4 @@ def weights_of(text: str) -> dict[str, float]:
 
 def word(said: Mapping[str, str], name: str) -> str:
     """A line for the record. Raises ValueError for none, or what no terminal should be given."""
-    text = said.get(name, "").strip()
-    if not text:
-        raise ValueError(f"{name} is empty; say it in one line")
-    if len(text) > _MOST_TEXT:
-        raise ValueError(f"{name} has {len(text)} characters; write at most {_MOST_TEXT}")
-    if not text.isprintable():
-        raise ValueError(f"{name} has a line break or a control character; write one line of text")
-    return text
+    return one_line(said.get(name, ""), _MOST_TEXT, name)

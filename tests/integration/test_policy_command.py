@@ -166,7 +166,7 @@ class TestWithNothingChanged:
             (("set", "charged_cost", "gain=1", "gain=2"), "given twice"),
             (("shadow", "best"), "there is no policy 'best'"),
             (("shadow", "none", "gain=1"), "none takes no settings"),
-            (("set", "random", "--who", "a\nb"), "--who must be one line"),
+            (("set", "random", "--who", "a\nb"), "--who has a line break or a control character"),
             (("set", "random", "--pool", "chat"), "there is no pool 'chat'; the configuration has: demo"),
             (("rollback",), "there is nothing to go back to: its policy was never changed"),
             (("shadow", "least_request"), "the pool chooses by least_request already"),

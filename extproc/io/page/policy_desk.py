@@ -13,6 +13,7 @@ from extproc.core.policies import POLICIES, policy_settings
 from extproc.io.policy_store import Conflict, NotOurs, VersionStore
 from extproc.io.policy_versions import MOST_WHY, Chosen, Standing, Version
 from extproc.io.redis_check import AtKey, cause
+from extproc.oneline import one_line
 
 _log = structlog.get_logger("kvsteer.policies")
 
@@ -87,7 +88,9 @@ class PolicyDesk:
         if pool is None:
             return self._unknown()
         try:
-            version = await self._record(pool, change, _why(request.query))
+            version = await self._record(
+                pool, change, one_line(request.query.get("why", ""), MOST_WHY, "why")
+            )
         except Conflict:
             return _answer({"error": "somebody else changed it just now; nothing was changed by you"}, 409)
         except (ValueError, NotOurs) as error:
@@ -150,13 +153,6 @@ def _numbers(text: str) -> dict[str, float]:
         if not equals:
             raise ValueError(f"{pair[:60]!r} is no setting; write KEY=VALUE, for example gain=4")
     return found
-
-
-def _why(query: Mapping[str, str]) -> str:
-    text = query.get("why", "").strip()
-    if not text or len(text) > MOST_WHY or not text.isprintable():
-        raise ValueError(f"why must be one line of 1 to {MOST_WHY} characters")
-    return text
 
 
 def _first(error: Exception) -> str:
