@@ -25,7 +25,7 @@ def trust(ca_file: str = "") -> ssl.SSLContext:
 
 @cache
 def _systems() -> ssl.SSLContext:
-    """The system's CAs, which take 15 to 30 ms to read: one for all who verify with them, as long as the process runs."""
+    """The system's CAs, which take 15 to 30 ms to read: once for all, as long as the process runs."""
     return ssl.create_default_context()
 
 
