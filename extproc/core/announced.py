@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from extproc.core.belief import Belief
 from extproc.core.prompt import Chain
-from extproc.core.reuse import Use
+from extproc.core.reuse import Unnamed
 
 #: An exchange of this gateway, or start and exchange of another one.
 Key = int | tuple[int, int]
@@ -31,16 +31,17 @@ class Announced:
 
     __slots__ = ("at", "chain", "depth", "fresh", "held", "ratio", "slot", "uses")
 
-    def __init__(self, slot: "Cache", chain: Chain, held: int, ratio: float, at: float) -> None:
+    def __init__(
+        self, slot: "Cache", chain: Chain, held: int, depth: int, uses: list[Unnamed], ratio: float, at: float
+    ) -> None:
         self.slot = slot
         self.chain = chain
         self.ratio = ratio
         self.at = at
         self.held = held  # leading hashes that the index says are held
-        # Those that lean on no prompt still being computed.
-        self.depth = depth = slot.settled(chain.hashes, held) if slot.arriving else held
+        self.depth = depth  # those that lean on no prompt still being computed
+        self.uses = uses  # last uses of what is within them
         self.fresh: int | None = None  # the first hash it brings, while it is being computed
-        self.uses: list[Use] = slot.belief.reuse.look(chain, depth) if depth else []
 
     def end(self, depth: int) -> int:
         """Bytes of the first `depth` hashes."""
@@ -67,19 +68,23 @@ class Cache:
         """Step and scale that hold, concluded or not."""
         return self.told or (self.belief.capacity.step, self.belief.scale)
 
-    def settled(self, hashes: list[int], held: int) -> int:
+    def sends(self, chain: Chain, held: int, ratio: float, at: float) -> Announced:
+        """A prompt is given to it, of which the index says that it held so many hashes, and is being computed."""
+        hashes, arriving = chain.hashes, self.arriving
+        depth = self._settled(hashes, held) if held and arriving else held
+        prompt = Announced(self, chain, held, depth, self.belief.reuse.use(chain, held, at, depth), ratio, at)
+        if held < len(hashes):
+            prompt.fresh = held
+            first = hashes[held]
+            arriving[first] = arriving.get(first, 0) + 1
+        return prompt
+
+    def _settled(self, hashes: list[int], held: int) -> int:
         """Of the first `held` hashes, how many come before the first that is still on its way."""
         arriving = self.arriving
         if arriving.keys().isdisjoint(hashes[:held]):
             return held
         return next(place for place, key in enumerate(hashes) if key in arriving)
-
-    def comes(self, prompt: Announced) -> None:
-        """A prompt is being computed."""
-        if prompt.held < len(prompt.chain.hashes):
-            prompt.fresh = prompt.held
-            first = prompt.chain.hashes[prompt.held]
-            self.arriving[first] = self.arriving.get(first, 0) + 1
 
     def came(self, prompt: Announced) -> None:
         """It is computed, or will never be."""

@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 
 from extproc.core.capacity import Capacity
 from extproc.core.emptied import Emptied
+from extproc.core.hit_counter import HitCounter
 from extproc.core.prompt import Chain
-from extproc.core.reuse import Reuse, Use
+from extproc.core.reuse import Reuse, Unnamed, Use
 
 #: Tokens and share by which a prediction may be off: engines cache whole blocks, of 16 tokens where unknown.
 _BLOCK: Final = 16
@@ -36,12 +37,8 @@ _KEEP: Final = 1 - 1 / _SPAN
 #: Failed predictions that a distrusted replica starts with, and the scale from which it is trusted again.
 _FAILED: Final = 4.0
 _TRUSTED: Final = 0.75
-#: Share of the tokens predicted between two samples below which the engine's counter calls the cache cold, and the
-#: prompts that must have ended in such times in a row, after others of which _WARM and more came, to call it emptied.
-_COLD: Final = 0.5
-_COLD_PROMPTS: Final = 4
+#: Share of the tokens predicted that came, from which on a cache is warm by its engine's counter.
 _WARM: Final = 0.75
-
 #: Prompts remembered while a cache is under suspicion.
 _REFILLED: Final = 64
 
@@ -127,10 +124,11 @@ class Belief:
         #: Misses that may mean an emptied cache, and prompts sent there since, which filled it again.
         self.suspects: Emptied[Guess] = Emptied()
         self.refilled: list[Chain] = []
+        #: When its entries last went: what was predicted before is void.
+        self.cleared = float("-inf")
         self._before = capacity  # bytes believed before the first suspect
         self._limit = limit
-        self._cleared = float("-inf")  # when its entries last went: what was predicted before is void
-        self._counter = Counter()
+        self._counter = HitCounter()
         self._reported = False  # whether its usage ever had cached tokens above 0
 
     def resize(self, capacity: int) -> None:
@@ -151,6 +149,35 @@ class Belief:
         self._reported = self._reported or cached > 0
         return self._reported or self._counter.last is None
 
+    def agrees(self, predicted: float, reach: float, actual: float, uses: list[Unnamed]) -> str | None:
+        """Take in a comparison of which nothing is to be concluded, as of nearly all. Its verdict: CAME or UNTESTED.
+
+        None, and nothing taken in, where more is to be asked (`judge`): of one that was colder or warmer, or comes
+        while the cache may have been emptied. It was predicted since the entries last went.
+
+        Args:
+            predicted, reach, actual: as in `Guess`.
+            uses: last uses of what was predicted, the shortest beginning first; with nearly all that was predicted,
+                all of them were found.
+        """
+        block, off = self.block, _OFF * predicted
+        if off < block:
+            off = block
+        if actual < predicted - off or actual - reach > off or self.suspects.cases:
+            return None
+        came = actual if actual < predicted else predicted
+        totals = self.totals
+        totals.samples += 1
+        totals.predicted += predicted
+        totals.actual += actual
+        totals.came += came
+        if predicted < _BLOCKS * block:
+            return UNTESTED
+        if uses:
+            self.capacity.hit(uses[-1][1])
+        self._weigh(predicted, came, 1)
+        return CAME
+
     def judge(self, guess: Guess) -> str:
         """Take in a comparison. EMPTIED asks for `clear`; else its verdict, a word of this module.
 
@@ -168,7 +195,7 @@ class Belief:
         off = max(block, _OFF * predicted)
         beyond = max(actual - guess.reach - off, 0.0)
         self._total(predicted, actual, beyond)
-        if guess.at < self._cleared:
+        if guess.at < self.cleared:
             return UNTESTED
         if beyond:
             self.capacity.surprised()
@@ -190,7 +217,7 @@ class Belief:
         """
         off = max(self.block, _OFF * guess.predicted)
         self._total(guess.predicted, guess.actual, max(guess.actual - guess.reach - off, 0.0))
-        if guess.at < self._cleared or guess.predicted < _BLOCKS * self.block:
+        if guess.at < self.cleared or guess.predicted < _BLOCKS * self.block:
             return
         if guess.came is not None:
             self.capacity.note(guess.came.distance, found=True)
@@ -211,18 +238,18 @@ class Belief:
         self.totals.distrusted += scale == 0.0 < self.scale
         self.scale = scale
 
-    def divide(self, uses: list[Use], each: float, actual: float) -> tuple[Use | None, Use | None]:
+    def divide(self, uses: list[Unnamed], each: float, actual: float) -> tuple[Use | None, Use | None]:
         """Of uses, the shortest beginning first: the last that is within what was found, and the first beyond.
 
         `each` is tokens a byte, `actual` tokens found.
         """
-        came, block = None, self.block
-        for use in uses:
-            tokens = use.end * each
-            if tokens - max(block, _OFF * tokens) > actual:
-                return came, use
-            came = use
-        return came, None
+        gone = None
+        for use in reversed(uses):
+            tokens = use[0] * each
+            if tokens - max(self.block, _OFF * tokens) <= actual:
+                return Use._make(use), gone
+            gone = Use._make(use)
+        return None, gone
 
     def _total(self, predicted: float, actual: float, beyond: float) -> None:
         totals = self.totals
@@ -234,9 +261,9 @@ class Belief:
 
     def _clears(self, guess: Guess, use: Use) -> None:
         """Something was in the cache, which may be suspected to have been emptied."""
-        if self.suspects:
+        if self.suspects.cases:
             self.suspects.found(use, guess.at)
-            if not self.suspects:
+            if not self.suspects.cases:
                 self.refilled = []
 
     def _colder(self, guess: Guess) -> str:
@@ -249,7 +276,7 @@ class Belief:
 
     def _surprise(self, gone: Use) -> float:
         """How surprising a miss is; call it before the miss is counted."""
-        if not self.suspects:
+        if not self.suspects.cases:
             self._before = self.capacity.believed
         return self.capacity.surprise(gone.distance, self.suspects.distances)
 
@@ -283,7 +310,7 @@ class Belief:
         if self.scale == 0.0:  # what made it distrusted does not count once more
             self.trust = Trust()
         self.reuse.clear()
-        self._cleared = now
+        self.cleared = now
         self._counter.cleared()
         return refilled
 
@@ -338,50 +365,3 @@ class Belief:
             return ""
         self.totals.emptied += 1
         return EMPTIED
-
-
-class Counter:
-    """Hits an engine counts for itself against predictions whose usage was silent."""
-
-    __slots__ = ("_count", "_credit", "_is_cold", "_predicted", "cold", "last")
-
-    def __init__(self) -> None:
-        self.last: float | None = None
-        #: Prompts of the last samples in a row by which too little had come of what was predicted.
-        self.cold = 0
-        self._predicted = 0.0  # tokens predicted of prompts that ended since the last sample
-        self._count = 0
-        self._credit = 0.0  # hits counted that no prompt has claimed: it may still be answered
-        self._is_cold = False  # found so, and nothing has come of it since
-
-    def predict(self, tokens: float) -> None:
-        """A prompt ended of which so many tokens were predicted."""
-        self._predicted += tokens
-        self._count += 1
-
-    def found_cold(self, was_warm: bool) -> bool:
-        """Whether the last samples say that a cache which had been warm before the last one was emptied."""
-        self._is_cold = bool(self.cold) and (self._is_cold or (was_warm and self.cold >= _COLD_PROMPTS))
-        return self._is_cold
-
-    def cleared(self) -> None:
-        """Nothing is believed to be in the cache any more."""
-        self.cold, self._is_cold = 0, False
-
-    def sampled(self, hits: float | None) -> tuple[float, float, int] | None:
-        """Tokens predicted and come since the last sample and prompts they are of; None when it says nothing."""
-        before, self.last = self.last, hits
-        predicted, count = self._predicted, self._count
-        if before is None or hits is None or hits < before:
-            self._predicted, self._count, self._credit = 0.0, 0, 0.0
-            return None
-        self._credit += hits - before
-        if not count:
-            return None
-        self._predicted, self._count = 0.0, 0
-        came = min(self._credit, predicted)
-        # A prompt's hits are counted when it is read, before it ends. What is kept for those is bounded, or others'
-        # traffic would pay for everything to come.
-        self._credit = min(self._credit - came, predicted)
-        self.cold = self.cold + count if came < _COLD * predicted else 0
-        return predicted, came, count

@@ -12,6 +12,7 @@ misses fading: a step at a time, and the next one only after _PAUSE further prom
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 from typing import Final
@@ -21,8 +22,8 @@ _STEPS: Final = 4
 TOP: Final = 32
 #: Prompts after which one has faded to 1/e.
 _SPAN: Final = 256.0
-#: Share of the capacity from which on a distance is in the second step: below, no logarithm need be taken.
-_LEAST: Final = 2.0 ** ((1 - TOP) / _STEPS)
+#: Shares of the configured capacity at which the second step begins, and so on to that of all.
+_SHARES: Final = tuple(2.0 ** ((step - TOP) / _STEPS) for step in range(1, TOP + 1))
 _GROWTH: Final = 1 / (1 - 1 / _SPAN)
 #: Weight of one prompt from which all are brought down to 1 again.
 _RESET: Final = 1e6
@@ -45,25 +46,21 @@ _RISK: Final = 0.02
 class Capacity:
     """Bytes of prompt one replica's cache is believed to hold, at most `configured`."""
 
-    __slots__ = ("_hits", "_misses", "_one", "_since", "_step", "configured")
+    __slots__ = ("_hits", "_misses", "_one", "_since", "configured", "step")
 
     def __init__(self, configured: int) -> None:
         self.configured = configured
         self._hits = [0.0] * TOP
         self._misses = [0.0] * TOP
         self._one = 1.0  # what the newest prompt counts
-        self._step = TOP
+        #: The capacity believed as a number from 0 to TOP, which other gateways understand too.
+        self.step = TOP
         self._since = 0
 
     @property
     def believed(self) -> int:
         """Bytes, 1/256 of the configured ones and up."""
-        return self.at(self._step)
-
-    @property
-    def step(self) -> int:
-        """The same as a number from 0 to TOP, which other gateways understand too."""
-        return self._step
+        return self.at(self.step)
 
     def at(self, step: int) -> int:
         """Bytes of a step."""
@@ -71,8 +68,8 @@ class Capacity:
 
     def adopt(self, step: int) -> None:
         """Somebody who saw more prompts found this step."""
-        if step != self._step:
-            self._step, self._since = step, 0
+        if step != self.step:
+            self.step, self._since = step, 0
 
     def note(self, distance: float, *, found: bool) -> None:
         """Count a prompt, and conclude nothing: that is for somebody else to do."""
@@ -86,14 +83,14 @@ class Capacity:
         were counted and do not count here. ln 2 where nothing is known; 0 beyond the capacity believed.
         """
         at = self._bin(distance)
-        if at >= self._step:
+        if at >= self.step:
             return 0.0
         misses = list(self._misses)
         for other in map(self._bin, doubted):
             if other < TOP:
                 misses[other] = max(misses[other] - self._one, 0.0)
         there = gone = 0.0
-        for place in range(at, self._step):
+        for place in range(at, self.step):
             there, gone = there + self._hits[place], gone + misses[place]
             if there + gone >= _NEAR * self._one:
                 break
@@ -106,15 +103,18 @@ class Capacity:
             if at < TOP:
                 self._misses[at] = max(self._misses[at] - self._one, 0.0)
         former = self._bin(before + 1)
-        if former > self._step:
+        if former > self.step:
             wrong = self._contradictions()
-            most = wrong[self._step] + _SAVED * self._one  # what shrinking would have had to save
-            self._step = max(step for step in range(self._step, former + 1) if wrong[step] <= most)
+            most = wrong[self.step] + _SAVED * self._one  # what shrinking would have had to save
+            self.step = max(step for step in range(self.step, former + 1) if wrong[step] <= most)
 
     def hit(self, distance: float) -> None:
         """A prompt was still there after so many other bytes."""
-        if self._count(self._bin(distance), self._hits):
-            self._grow()
+        at = self._bin(distance)
+        if at < TOP:
+            self._count(at, self._hits)
+            if self.step < TOP:
+                self._grow()
 
     def missed(self, distance: float) -> None:
         """A prompt was gone after so many other bytes, and not because the cache was emptied."""
@@ -123,15 +123,13 @@ class Capacity:
 
     def surprised(self) -> None:
         """Something was there that such a capacity would have evicted."""
-        if self._count(self._step, self._hits):
+        if self._count(self.step, self._hits):
             self._grow()
 
     def _bin(self, distance: float) -> int:
         """Number of the step whose capacity is the largest below `distance`; TOP from the configured one on."""
         share = distance / self.configured if self.configured else 0.0
-        if share < _LEAST:  # also where it is too small to be told from 0
-            return 0
-        return min(math.floor(TOP + _STEPS * math.log2(share)), TOP)
+        return bisect_right(_SHARES, share)
 
     def _count(self, at: int, counts: list[float]) -> bool:
         """Count a prompt; False when it says nothing of capacities up to the configured one."""
@@ -148,19 +146,23 @@ class Capacity:
 
     def _shrink(self) -> None:
         """Go where the fewest contradictions are, if that is down."""
+        if (
+            sum(self._misses[: self.step]) < _SAVED * self._one
+        ):  # no smaller capacity could save more than these
+            return
         wrong = self._contradictions()
-        best = min(range(self._step, 0, -1), key=wrong.__getitem__)
-        if wrong[best] + _SAVED * self._one <= wrong[self._step] and self._is_size(best):
-            self._step, self._since = best, 0
+        best = min(range(self.step, 0, -1), key=wrong.__getitem__)
+        if wrong[best] + _SAVED * self._one <= wrong[self.step] and self._is_size(best):
+            self.step, self._since = best, 0
 
     def _grow(self) -> None:
         """Go up by a step, if it is time and that brings hardly any contradictions."""
-        if self._step < TOP and self._since >= _PAUSE:
+        if self.step < TOP and self._since >= _PAUSE:
             self._since = 0
             wrong = self._contradictions()
             counted = sum(self._hits) + sum(self._misses)
-            if wrong[self._step + 1] <= wrong[self._step] + _RISK * counted:
-                self._step += 1
+            if wrong[self.step + 1] <= wrong[self.step] + _RISK * counted:
+                self.step += 1
 
     def _contradictions(self) -> list[float]:
         """For each step: misses below its capacity and hits above."""

@@ -59,7 +59,7 @@ class Comparisons:
         self._note(_COMPUTED, key)
 
     def ended(self, key: int, tokens: float | None, cached: float | None, now: float) -> None:
-        """As `Truth.observe`, without the comparison."""
+        """As `Truth.ended`."""
         self._note(_ENDED, (key, tokens, cached, now))
         self._ends += 1
         if self._ends >= TOGETHER or self._truth.role() != ALONE:
@@ -76,7 +76,7 @@ class Comparisons:
         truth.cleared.clear()
         for kind, told in notes:
             if kind == _ENDED:
-                truth.observe(*told)
+                truth.ended(*told)
             elif kind == _COMPUTED:
                 truth.computed(told)
             elif truth.cleared and told[1] in truth.cleared:

@@ -46,31 +46,32 @@ class Emptied(Generic[_Guess]):
     """
 
     def __init__(self) -> None:
-        self._cases: list[_Case[_Guess]] = []
+        #: The open ones, in the order of their misses.
+        self.cases: list[_Case[_Guess]] = []
         self.is_proved = False
 
     def __bool__(self) -> bool:
         """Whether there are open cases."""
-        return bool(self._cases)
+        return bool(self.cases)
 
     @property
     def distances(self) -> list[float]:
         """Reuse distances of the misses of open cases, in bytes."""
-        return [case.gone.distance for case in self._cases]
+        return [case.gone.distance for case in self.cases]
 
     def missed(self, guess: _Guess, gone: Use, sent: float, odds: float) -> None:
         """A prompt sent at a time was colder than predicted: so surprising, as the logarithm of the odds, are misses
         of what was last used as `gone`."""
         self._test()
-        self._cases.append(_Case(guess, gone, sent, odds))
-        if len(self._cases) > _CASES:
-            self._cases.pop(0)
+        self.cases.append(_Case(guess, gone, sent, odds))
+        if len(self.cases) > _CASES:
+            self.cases.pop(0)
         self.is_proved = self._proves()
 
     def found(self, use: Use, sent: float) -> None:
         """A prompt sent at a time found what was last used as `use`."""
-        if self._cases:
-            for case in self._cases:
+        if self.cases:
+            for case in self.cases:
                 if use.at < case.sent <= sent:
                     case.against += _SEEN if use.sure else _BROUGHT
             self._test()
@@ -78,21 +79,21 @@ class Emptied(Generic[_Guess]):
 
     def take(self) -> list[_Guess]:
         """All misses of open cases, which are closed."""
-        cases, self._cases, self.is_proved = self._cases, [], False
+        cases, self.cases, self.is_proved = self.cases, [], False
         return [case.guess for case in cases]
 
     def _test(self) -> None:
         """A prompt was tested: close what is to be closed."""
-        for case in self._cases:
+        for case in self.cases:
             case.tests += not self.is_proved
-        self._cases = [case for case in self._cases if case.tests <= _TESTS and self._evidence(case) > 0]
+        self.cases = [case for case in self.cases if case.tests <= _TESTS and self._evidence(case) > 0]
 
     def _proves(self) -> bool:
-        return any(self._evidence(case) >= _PROVED for case in self._cases)
+        return any(self._evidence(case) >= _PROVED for case in self.cases)
 
     def _evidence(self, case: _Case[_Guess]) -> float:
         """What speaks for a case, less what speaks against it."""
         odds = sum(
-            other.odds for other in self._cases if other is case or other.gone.sent < case.sent <= other.sent
+            other.odds for other in self.cases if other is case or other.gone.sent < case.sent <= other.sent
         )
         return odds - case.against

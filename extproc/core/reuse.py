@@ -13,7 +13,7 @@ ones, right to within one of them.
 """
 
 import math
-from itertools import compress
+from bisect import insort
 from typing import Final, NamedTuple
 
 from extproc.core.prompt import Chain
@@ -39,21 +39,26 @@ class Use(NamedTuple):
     sent: float = 0.0
 
 
+#: The same, of which most are never looked at: a name costs as much as all else that is kept of one.
+Unnamed = tuple[int, float, float, bool, float]
+
+#: When the last use of a point ended that is still going on.
+_NEVER: Final = math.inf
 #: Why a point is kept: a prompt ends there, ends one hash later, or prompts part there.
 _END, _BEFORE, _FORK = range(3)
 
 
 class _Point:
-    """A prompt's end, or where prompts part: bytes from the point before, and the last use."""
+    """A prompt's end, or where prompts part: bytes from the point before, and the last use. `_front` sets all."""
 
     __slots__ = ("at", "generation", "kind", "own", "sent", "sure")
 
-    def __init__(self, kind: int) -> None:
-        self.kind = kind
-        self.own = self.generation = 0
-        self.at = math.inf
-        self.sent = 0.0
-        self.sure = False
+    kind: int
+    own: int
+    generation: int
+    at: float
+    sent: float
+    sure: bool
 
 
 class Reuse:
@@ -78,88 +83,103 @@ class Reuse:
 
     def look(self, chain: Chain, depth: int) -> list[Use]:
         """Last uses of the beginnings known within the first `depth` hashes, the shortest first."""
-        known = self._points
-        found, generation, mine = [], -1, 0
-        for key, end in zip(chain.hashes[:depth], chain.ends, strict=False):
-            point = known.get(key)
-            if point is not None:
-                mine = point.own + (mine if point.generation == generation else 0)
-                generation = point.generation
-                found.append(self._use(point, end, mine))
-        return found
+        return [Use._make(use) for use in self._walk(chain, depth)[1]]
 
-    def use(self, chain: Chain, depth: int, now: float) -> None:
-        """The replica is given a prompt, of which it held the first `depth` hashes."""
-        hashes, ends = chain
-        known, last = self._points, len(hashes) - 1
-        passed = list(compress(range(last), map(known.__contains__, hashes)))
-        if 0 < depth <= last and hashes[depth - 1] not in known:
-            known[hashes[depth - 1]] = _Point(_FORK)
-            passed = sorted([*passed, depth - 1])
-        kept = [place for place in passed if self._stays(hashes, place)]
-        for place, kind in ((last - 1, _BEFORE), (last, _END)):
-            if place >= 0 and place not in kept:
-                kept.append(place)
-                if hashes[place] not in known:
-                    known[hashes[place]] = _Point(kind)
-        self._front(chain, kept, now)
-        self._used += ends[-1]
+    def use(self, chain: Chain, held: int, now: float, depth: int = 0) -> list[Unnamed]:
+        """The replica is given a prompt, of which it held the first `held` hashes.
+
+        Returns what `look` would have said before, of the first `depth`: the hashes are walked once for both.
+        """
+        known, uses = self._walk(chain, depth)
+        self._front(chain, known, held, now)
+        self._used += chain.ends[-1]
         if self._used > self._span:
             self._next()
-        while len(known) > _POINTS:
-            self._take(next(iter(known)))
+        points = self._points
+        while len(points) > _POINTS:
+            self._take(next(iter(points)))
+        return uses
 
     def ended(self, chain: Chain, now: float, *, found: bool) -> None:
         """A prompt that was given is over, and in the cache; `found` says that it was as predicted."""
-        for point in map(self._points.get, chain.hashes):
+        get = self._points.get
+        for key in chain.hashes:
+            point = get(key)
             if point is not None:
-                point.at, point.sure = now, found
+                point.at = now
+                point.sure = found
 
-    def _stays(self, hashes: list[int], place: int) -> bool:
-        """Whether a point that a prompt passes is kept: not where it merely goes on from an earlier one."""
-        point = self._points[hashes[place]]
-        if point.kind == _BEFORE and place + 1 < len(hashes):
-            after = self._points.get(hashes[place + 1])
-            if after is None or after.kind != _END:
-                point.kind = _FORK
-        if point.kind == _FORK:
-            return True
-        if place < len(hashes) - 2:
-            self._take(hashes[place])
-            return False
-        return True
+    def _walk(self, chain: Chain, depth: int) -> tuple[list[int], list[Unnamed]]:
+        """Places of the points of a prompt, and the last uses of those within the first `depth`."""
+        points = self._points
+        # `mine`: bytes of the prompt itself, up to a point, in the point's generation.
+        known: list[int] = []
+        uses: list[Unnamed] = []
+        place, generation, mine = 0, -1, 0
+        for key in chain.hashes:
+            if key in points:
+                known.append(place)
+                if place < depth:
+                    point = points[key]
+                    if point.generation != generation:
+                        generation, mine = point.generation, 0
+                    mine += point.own
+                    distance = self._since(generation, mine)
+                    uses.append((chain.ends[place], distance, point.at, point.sure, point.sent))
+            place += 1  # noqa: SIM113 - enumerate costs more than all else here
+        return known, uses
 
-    def _front(self, chain: Chain, places: list[int], now: float) -> None:
-        """Points of a prompt are used now: each owns the bytes from the one before."""
-        known, sums, first = self._points, self._sums, self._first
+    def _since(self, generation: int, mine: int) -> float:
+        """Bytes used since a point of a generation was, of which `mine` bytes are the prompt's up to that point."""
+        sums, age = self._sums, generation - self._first
+        if age < 0:
+            return sum(sums)
+        others = sums[age] - mine
+        half = others / 2 if others > 0 else 0.0  # of its own generation, half came later as a rule
+        return sum(sums[age + 1 :], half) if age + 1 < len(sums) else half
+
+    def _front(self, chain: Chain, known: list[int], held: int, now: float) -> None:
+        """Points of a prompt, those known and those it makes, are used now: each owns the bytes from the one before.
+
+        Not those that it passes and merely goes on from: they are taken.
+        """
+        hashes, ends = chain
+        points, sums, first, last = self._points, self._sums, self._first, len(hashes) - 1
         begin, newest = 0, first + len(sums) - 1
-        for place in places:
-            key, end = chain.hashes[place], chain.ends[place]
-            point = known.pop(key)
-            if point.generation >= first:
-                sums[point.generation - first] -= point.own
-            point.own, point.generation = end - begin, newest
-            point.at, point.sure, point.sent = math.inf, False, now
-            sums[-1] += point.own
-            known[key] = point
+        for place in _places(known, held, last):
+            key = hashes[place]
+            point = points.pop(key, None)
+            if point is None:
+                point = _Point()
+                point.kind = _END if place == last else _FORK if place == held - 1 else _BEFORE
+            else:
+                if point.generation >= first:
+                    sums[point.generation - first] -= point.own
+                if point.kind != _FORK and place < last:
+                    if point.kind == _BEFORE and not self._ends_at(hashes[place + 1]):
+                        point.kind = _FORK
+                    elif place < last - 1:
+                        continue
+            end = ends[place]
+            point.own = end - begin
+            point.generation = newest
+            point.at = _NEVER
+            point.sure = False
+            point.sent = now
+            points[key] = point
             begin = end
+        sums[-1] += begin
 
-    def _use(self, point: _Point, end: int, mine: int) -> Use:
-        """`mine`: bytes of the prompt itself, up to this point, in the point's generation."""
-        place = point.generation - self._first
-        if place < 0:
-            distance: float = sum(self._sums)
-        else:  # of its own generation, half came later as a rule
-            distance = sum(self._sums[place + 1 :]) + max(self._sums[place] - mine, 0) / 2
-        return Use(end, distance, point.at, point.sure, point.sent)
+    def _ends_at(self, key: int) -> bool:
+        """Whether a prompt ended at a hash, and none parts there."""
+        point = self._points.get(key)
+        return point is not None and point.kind == _END
 
     def _take(self, key: int) -> None:
-        self._drop(self._points.pop(key))
-
-    def _drop(self, point: _Point) -> None:
-        place = point.generation - self._first
-        if place >= 0:
-            self._sums[place] -= point.own
+        point = self._points.pop(key)
+        age = point.generation - self._first
+        if age >= 0:
+            self._sums[age] -= point.own
 
     def _next(self) -> None:
         self._sums.append(0)
@@ -167,3 +187,14 @@ class Reuse:
         if len(self._sums) > _GENERATIONS:
             del self._sums[0]
             self._first += 1
+
+
+def _places(known: list[int], held: int, last: int) -> list[int]:
+    """Where a prompt has points: those known that it passes, where it parts from others, before its end and there."""
+    if 0 < held < last and held - 1 not in known:
+        insort(known, held - 1)
+    if last and last - 1 not in known:
+        insort(known, last - 1)
+    if not (known and known[-1] == last):
+        known.append(last)
+    return known

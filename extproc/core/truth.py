@@ -36,11 +36,11 @@ _OPEN: Final = 65_536
 #: Prompts kept of those sent since a cache was cleared, as many as are told (core/verdicts.py).
 _KEPT: Final = 64
 #: No prompt has as many tokens; who says so is not believed.
-_MOST_TOKENS: Final = 1e9
+_MOST_TOKENS: Final = 1_000_000_000
 #: Seconds after which a prompt is computed, whatever is told of its exchange; what is lost leaves nothing behind.
 _LONG: Final = 600.0
-#: Of a prompt of which nothing was used before: no part that came, none that was gone.
-_UNUSED: Final = (None, None)
+#: Verdicts on prompts that were found as predicted, at least.
+_FOUND: Final = (CAME, WARMER)
 
 
 class Seen(NamedTuple):
@@ -190,10 +190,8 @@ class Truth:
 
     def _announce(self, key: Key, known: Cache, chain: Chain, held: int, ratio: float, now: float) -> None:
         belief, opened = known.belief, self._open
-        prompt = opened[key] = Announced(known, chain, held, ratio, now)
-        belief.reuse.use(chain, held, now)
-        known.comes(prompt)
-        if belief.suspects:
+        opened[key] = known.sends(chain, held, ratio, now)
+        if belief.suspects.cases:
             belief.refill(chain)
         if known.alone is not None and len(known.alone) < _KEPT:
             known.alone.append(chain)
@@ -227,17 +225,18 @@ class Truth:
             self.on_forgot(known.number, hashes)
 
     def observe(self, key: int, tokens: float | None, cached: float | None, now: float) -> Seen | None:
+        """As `ended`, with names to what it returns."""
+        seen = self.ended(key, tokens, cached, now)
+        return Seen._make(seen) if seen is not None else None
+
+    def ended(
+        self, key: int, tokens: float | None, cached: float | None, now: float
+    ) -> tuple[float, float, str] | None:
         """The prompt was computed where it was announced, and its exchange has ended.
 
-        Args:
-            key: of the exchange.
-            tokens: prompt tokens by the engine's usage; None when it has none.
-            cached: those of them that came out of the cache; None when it does not say.
-            now: seconds.
-
-        Returns:
-            The comparison; None when nothing was to be compared: the key is unknown, the replica gone, or the usage
-            absent, nonsense or not to be believed.
+        `tokens` are the prompt's by the engine's usage, `cached` those that came out of the cache; None where it does
+        not say. Returns the comparison as in `Seen`; None when nothing was to be compared: the key is unknown, the
+        replica gone, or the usage absent, nonsense or not to be believed.
         """
         prompt = self._open.pop(key, None)
         if prompt is None:
@@ -267,31 +266,34 @@ class Truth:
 
     def _compare(
         self, prompt: Announced, tokens: float | None, cached: float | None, now: float
-    ) -> Seen | None:
-        known, chain = prompt.slot, prompt.chain
+    ) -> tuple[float, float, str] | None:
+        known, chain, depth = prompt.slot, prompt.chain, prompt.depth
         if prompt.fresh is not None:
             known.came(prompt)
         if self._slots.get(known.number) is not known:
             return None
         belief, ends = known.belief, chain.ends
+        said = ends[depth - 1] if depth else 0
         if tokens is None or cached is None or not _is_usage(tokens, cached) or not belief.reports(cached):
-            belief.untold(prompt.end(prompt.depth) * prompt.ratio)
+            belief.untold(said * prompt.ratio)
             belief.reuse.ended(chain, now, found=False)
             return None
         each = tokens / ends[-1]
-        reach = ends[prompt.held if prompt.held < len(ends) else -1] * each
-        came, gone = belief.divide(prompt.uses, each, cached) if prompt.uses else _UNUSED
-        depth = prompt.end(prompt.depth)
-        guess = Guess(chain, depth * each, reach, cached, came, gone, prompt.at, depth)
-        if self.role() == WATCHER:
-            belief.watch(guess)
-            belief.reuse.ended(chain, now, found=gone is None)
-            return Seen(guess.predicted, cached, UNTESTED)
-        before = belief.capacity.step
-        verdict = belief.judge(guess)
-        belief.reuse.ended(chain, now, found=verdict in (CAME, WARMER))
+        predicted, reach = said * each, ends[prompt.held if prompt.held < len(ends) else -1] * each
+        before, watches, verdict = belief.capacity.step, self.role() == WATCHER, None
+        if not watches and prompt.at >= belief.cleared:
+            verdict = belief.agrees(predicted, reach, cached, prompt.uses)
+        if verdict is None:
+            came, gone = belief.divide(prompt.uses, each, cached)
+            guess = Guess(chain, predicted, reach, cached, came, gone, prompt.at, said)
+            if watches:
+                belief.watch(guess)
+                belief.reuse.ended(chain, now, found=gone is None)
+                return predicted, cached, UNTESTED
+            verdict = belief.judge(guess)
+        belief.reuse.ended(chain, now, found=verdict in _FOUND)
         self._conclude(known, verdict, before, now)
-        return Seen(guess.predicted, cached, verdict)
+        return predicted, cached, verdict
 
     # -- what follows ----------------------------------------------------------------------------------
 
