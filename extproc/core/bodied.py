@@ -77,7 +77,7 @@ class Bodied(Deciding):
             return self._refuse(TOO_LARGE, "body")
         self.unread = reading.Unread(opening.path, opening.coding, body, cut=cut, keeps=steering.may_change)
         self.state = UNREAD
-        return Reply(steering.patience) if self._duplex is None else SILENCE
+        return (steering.patience, False) if self._duplex is None else SILENCE
 
     def _on_found(self, found: reading.Found, unread: reading.Unread, now: float) -> Reply:
         """It was read beside, and says so much."""

@@ -140,6 +140,17 @@ class Breaker:
             if len(self._probes) > _MOST_PROBES:
                 del self._probes[next(iter(self._probes))]
 
+    def went_well(self, status: int | None, now: float) -> bool:
+        """Whether that is all that `ended` makes of an answer with this status: then it is noted, and nothing changed.
+
+        So it is with nearly every request: a success, while closed.
+        """
+        if status is None or status >= 400 or self.state != CLOSED:
+            return False
+        self._outcomes.append((now, False))
+        self._in_row = 0
+        return True
+
     def ended(self, key: str, said: str, now: float, retry_after: float | None = None) -> bool:
         """An exchange ended with a verdict; True when the breaker opened or closed.
 

@@ -175,7 +175,7 @@ class Deciding:
 
     def _hold(self, owed: Owed, patience: bytes) -> Reply:
         self.state, self._owed = HELD, owed
-        return Reply(patience) if self._duplex is None else SILENCE  # in full duplex Envoy has no clock
+        return (patience, False) if self._duplex is None else SILENCE  # in full duplex Envoy has no clock
 
     def _decide_now(self, prompt: Prompt | None, pool: Pool, now: float, outcome: str) -> Reply:
         steering = self._steering
@@ -205,7 +205,7 @@ class Deciding:
             data += pool.mirror.told(steering.rng.random(), at_headers=at_headers)
         if steering.traces is not None:
             data += self._traced(steering.traces, at_headers=at_headers)
-        return Reply(data)
+        return data, False
 
     def _traced(self, traces: tracing.Traces, *, at_headers: bool) -> bytes:
         """Begin its span, and tell the replica of it; an Envoy that traces tells of its own, whatever we say."""
@@ -229,11 +229,12 @@ class Deciding:
         """The same answer to a request that goes, with its body where that is held here, or with another one."""
         if self.state == HELD or self.outcome not in GOES or (body is None and self._duplex is None):
             return reply
-        assert isinstance(reply.data, bytes)
+        data, _ = reply
+        assert isinstance(data, bytes)
         decoded = bool(self.opening.coding)
         if self._duplex is not None:
-            return Reply(self._duplex.answer(reply.data, b"".join(body) if body else None, decoded=decoded))
-        return Reply(replies.replaced(reply.data, body or (), decoded=decoded))
+            return self._duplex.answer(data, b"".join(body) if body else None, decoded=decoded), False
+        return replies.replaced(data, body or (), decoded=decoded), False
 
     def _turn_away(self, answer: Answer, prompt: Prompt | None, pool: Pool, now: float) -> Reply:
         """Admission refuses it: recorded as a decision for no replica."""
@@ -242,7 +243,7 @@ class Deciding:
         self.state = DECIDED
         self.outcome, self.why = NOT_ADMITTED, answer.reason
         self.ending = Ending.refused(answer.refusal.status)
-        return Reply(wire.refusal(answer))
+        return wire.refusal(answer), False
 
     def _refuse(self, outcome: str, why: str = "") -> Reply:
         if self._duplex is not None:
@@ -251,11 +252,11 @@ class Deciding:
         self.outcome, self.why = outcome, why
         refused = _REFUSALS[outcome]
         self.ending = Ending.refused(refused.status)
-        return Reply(refused.message)
+        return refused.message, False
 
     def _answer(self, data: bytes) -> Reply:
         self.state, self.outcome = DECIDED, ANSWERED
-        return Reply(data)
+        return data, False
 
     def _leave(self, outcome: str) -> Reply:
         self.state = OVER

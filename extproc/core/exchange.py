@@ -102,7 +102,7 @@ class Exchange(Bodied):
         if self._response is not None and kind in _RESPONSE:
             return self._on_response(message, kind, now)
         if kind == "response_headers":
-            return Reply(self._headers_answer())
+            return self._headers_answer(), False
         if kind == "request_body" and self.opening.mode == pb.ProcessingMode.STREAMED:
             return GO_ON_BODY
         return NEUTRAL.get(kind, SILENCE)
@@ -192,7 +192,7 @@ class Exchange(Bodied):
         if opening.mode == DUPLEX:
             self._duplex = Duplex(self._steering.shelf)
             return SILENCE
-        return Reply(replies.continue_headers(opening.owned)) if opening.owned else GO_ON
+        return (replies.continue_headers(opening.owned), False) if opening.owned else GO_ON
 
     def _answered(self, whole: pb.ProcessingRequest, now: float) -> Reply | None:
         """The answer where the headers alone say it: a refusal of admission's, or the list of models."""
@@ -222,7 +222,7 @@ class Exchange(Bodied):
             response.headers(message.response_headers, self.ending)
             name = self._name_to_tell()
             renames = bool(name) and response.named(name)
-            return Reply(self._headers_answer() + (replies.WITHOUT_LENGTH if renames else b""))
+            return self._headers_answer() + (replies.WITHOUT_LENGTH if renames else b""), False
         if kind == "response_trailers":
             response.trailers(self.ending)
             return NEUTRAL[kind]
@@ -230,7 +230,7 @@ class Exchange(Bodied):
         answer = response.body(message.response_body, self.ending)
         if self._key in self._steering.watched and response.first_token:
             self._steering.first_token(self._key, now)
-        return Reply(answer)
+        return answer, False
 
     def _end_answer(self) -> Reply:
         """To a response's clean end: where that told all of a steered request, no entry of the access log need."""

@@ -39,6 +39,7 @@ _CLIENT_LEFT = ("http2.remote_reset", "http3.remote_reset", "downstream_remote_d
 _ALL_WELL = ("", "via_upstream")
 
 M = TypeVar("M", bound=Message)
+_new = tuple.__new__
 
 
 class Ended(NamedTuple):
@@ -95,25 +96,29 @@ def read(data: bytes, asks: Callable[[str], bool] = lambda _request_id: True) ->
         request_id, metadata = entry.request.request_id, common.metadata
         # Who tells no times at all is not doubted.
         cut = not common.time_to_last_downstream_tx_byte and bool(common.time_to_first_downstream_tx_byte)
-        judged = _judged(response.response_code, common.response_flags, response.response_code_details, cut)
+        status, code, by_client, limited, unsure = _judged(
+            response.response_code, common.response_flags, response.response_code_details, cut
+        )
         told = token_usage.NOTHING
         # not `in`, which first tries whether a bytes object is a number
         if metadata.find(_USAGE) >= 0 and asks(request_id):
             told = token_usage.in_log_metadata(metadata)
-        yield Ended._make(
+        # As `Ended._make` does, at half its cost.
+        yield _new(
+            Ended,
             (
                 _replica(common.upstream_remote_address),
                 request_id,
-                judged.status,
-                _retry_after(response) if judged.code in _PUSHING else None,
-                judged.by_client,
+                status,
+                _retry_after(response) if code in _PUSHING else None,
+                by_client,
                 common.upstream_request_attempt_count or None,
-                judged.limited,
+                limited,
                 told.usage,
                 told.verdict,
-                judged.code,
-                judged.unsure,
-            )
+                code,
+                unsure,
+            ),
         )
 
 

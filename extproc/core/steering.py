@@ -219,13 +219,14 @@ class Steering:
             if ended.silent:
                 replica.breaker.cancelled(ended.request_id)
                 continue
-            self._judge(pool, replica, ended.request_id, ended.status, ended.retry_after, now)
+            if not replica.breaker.went_well(ended.status, now):
+                self._judge(pool, replica, ended.request_id, ended.status, ended.retry_after, now)
 
     def succeeded(self, address: str, request_id: str, status: int, now: float) -> None:
         """As `answered`, of an answer that the replica at `address` gave to its end, and that was no error."""
         for pool in self.pools:
             replica = pool.get(address)
-            if replica is not None:
+            if replica is not None and not replica.breaker.went_well(status, now):
                 self._judge(pool, replica, request_id, status, None, now)
 
     def _judge(

@@ -14,6 +14,7 @@ it.
 """
 
 from itertools import cycle, islice
+from operator import attrgetter
 from typing import Final
 
 from extproc.core.decide import Decision
@@ -22,6 +23,8 @@ from extproc.core.ranks import count_of
 
 #: Why a replica is no candidate and may still be tried when all picks failed.
 _STILL_TRIED: Final = SOFT | {SLOW, STALE}
+
+_address: Final = attrgetter("address")  # half of what a comprehension costs, once a request
 
 
 def tries(decision: Decision, most: int) -> list[Replica]:
@@ -43,4 +46,4 @@ def tries(decision: Decision, most: int) -> list[Replica]:
 def destination(decision: Decision, most: int) -> str:
     """Their addresses, as the destination header and Envoy's metadata want them."""
     order = decision.order  # mostly long enough
-    return ",".join([replica.address for replica in (order if len(order) >= most else tries(decision, most))])
+    return ",".join(map(_address, order if len(order) >= most else tries(decision, most)))

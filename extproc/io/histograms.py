@@ -25,19 +25,19 @@ class Buckets:
     def __init__(self, name: str, text: str, bounds: tuple[float, ...], label: str = "") -> None:
         self._name, self._text, self._bounds = name, text, bounds
         self._labels = [label] if label else []
-        #: By the label's value: how many values each bucket took, their sum, and who came last into each.
-        self._rows: dict[str, _Row] = {} if label else {"": _Row(len(bounds) + 1)}
+        #: By the label's value.
+        self._rows: dict[str, Row] = {} if label else {"": Row(bounds)}
+
+    def row(self, label: str = "") -> "Row":
+        """What takes values in, of this label."""
+        row = self._rows.get(label)
+        if row is None:
+            row = self._rows[label] = Row(self._bounds)
+        return row
 
     def observe(self, value: float, request_id: str = "", label: str = "") -> None:
         """Take one value in, that of a request of this id, if it has one."""
-        row = self._rows.get(label)
-        if row is None:
-            row = self._rows[label] = _Row(len(self._bounds) + 1)
-        place = bisect_left(self._bounds, value)
-        row.counts[place] += 1
-        row.sum += value
-        if request_id:
-            row.last[place] = request_id, value
+        self.row(label).observe(value, request_id)
 
     def family(self) -> Metric:
         """As Prometheus' library wants it."""
@@ -48,17 +48,28 @@ class Buckets:
         return family
 
 
-class _Row:
-    __slots__ = ("counts", "last", "sum")
+class Row:
+    """Of one label: how many values each bucket took, their sum, and who came last into each."""
 
-    def __init__(self, size: int) -> None:
-        self.counts = [0] * size
-        self.last: list[tuple[str, float] | None] = [None] * size
+    __slots__ = ("_bounds", "_counts", "_last", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._last: list[tuple[str, float] | None] = [None] * (len(bounds) + 1)
         self.sum = 0.0
+
+    def observe(self, value: float, request_id: str = "") -> None:
+        """As `Buckets.observe`."""
+        place = bisect_left(self._bounds, value)
+        self._counts[place] += 1
+        self.sum += value
+        if request_id:
+            self._last[place] = request_id, value
 
     def told(self, names: list[str]) -> Iterator[tuple[str, float] | tuple[str, float, Exemplar]]:
         """Each bucket's name, the values up to its end, and an exemplar where there is one."""
-        for name, count, last in zip(names, accumulate(self.counts), self.last, strict=True):
+        for name, count, last in zip(names, accumulate(self._counts), self._last, strict=True):
             exemplar = _exemplar(last)
             yield (name, count) if exemplar is None else (name, count, exemplar)
 

@@ -125,9 +125,8 @@ class Metrics:
         counts = [Counts(f"kvsteer_{name}", text, labels) for name, text, labels in _HOT_COUNTS]
         self._exchanges, self._picks, self._troubles, self._shadow, self._shadow_seconds = counts
         self._tokens = _TokenCounts()
-        self._seconds, self._hit = (
-            Buckets(f"kvsteer_{name}", text, bounds) for name, text, bounds in _HOT_BUCKETS
-        )
+        buckets = [Buckets(f"kvsteer_{name}", text, bounds) for name, text, bounds in _HOT_BUCKETS]
+        self._seconds, self._hit = (each.row() for each in buckets)
         rare = {
             name: Counter(f"kvsteer_{name}", text, labels, registry=registry) for name, text, labels in _RARE
         }
@@ -141,7 +140,7 @@ class Metrics:
         self.redis_up = Gauge(
             "kvsteer_redis_up", "1 while state is shared through Redis, 0 while it is not.", registry=registry
         )
-        registry.register(_StateCollector(steering, (*counts, self._seconds, self._hit), self._tokens))
+        registry.register(_StateCollector(steering, (*counts, *buckets), self._tokens))
 
     def settled(self, exchange: Exchange, seconds: float) -> None:
         """Count an exchange that was decided, refused or let go."""

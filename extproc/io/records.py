@@ -86,10 +86,12 @@ class Records:
         decision = exchange.decision
         if self.recorder is not None:
             self.recorder.ended(exchange)
-        if decision is not None and decision.prompt is not None:
-            decision.prompt.chains = []
-            decision.prompt.model = decision.prompt.model[:_NAME]
-            decision.prompt.adapter = decision.prompt.adapter[:_NAME]
+        if decision is not None and (prompt := decision.prompt) is not None:
+            prompt.chains = []
+            if len(prompt.model) > _NAME:
+                prompt.model = prompt.model[:_NAME]
+            if len(prompt.adapter) > _NAME:
+                prompt.adapter = prompt.adapter[:_NAME]
 
     def last(self, count: int) -> list[dict[str, Any]]:
         """The newest `count` records, newest first, ready for JSON."""

@@ -45,8 +45,8 @@ def asked(steering: Steering, model: str) -> tuple[Exchange, bytes]:
     exchange = Exchange(steering)
     exchange.receive(request_headers(), 0.0)
     reply = exchange.receive(request_body(chat(model=model)), 0.0)
-    assert isinstance(reply.data, bytes)
-    return exchange, reply.data
+    assert isinstance(reply[0], bytes)
+    return exchange, reply[0]
 
 
 def test_it_waits_and_is_answered_when_its_adapter_was_loaded(steering: Steering) -> None:
@@ -65,8 +65,8 @@ def test_it_waits_and_is_answered_when_its_adapter_was_loaded(steering: Steering
     loading.let_go([replica], 1.0)
     assert due == [1.0]
     reply = exchange.let_go(1.0)
-    assert isinstance(reply.data, bytes)
-    assert metadata_destination(answer(reply.data)) == ADDRESS
+    assert isinstance(reply[0], bytes)
+    assert metadata_destination(answer(reply[0])) == ADDRESS
     assert (exchange.state, exchange.outcome, exchange.waited) == (DECIDED, STEERED, 1.0)
     assert loading.use.last(replica, "law", 50.0) == 50.0, "in flight"
     exchange.end(60.0)
@@ -80,8 +80,8 @@ def test_after_the_longest_wait_it_is_told_that_nobody_can_take_it(steering: Ste
     loading_of(steering).let_go(steering.pools[0].replicas, 10.0)
     assert due == [10.0]
     reply = exchange.let_go(10.0)
-    assert isinstance(reply.data, bytes)
-    assert answer(reply.data).immediate_response.status.code == 503
+    assert isinstance(reply[0], bytes)
+    assert answer(reply[0]).immediate_response.status.code == 503
     assert exchange.outcome == NO_CANDIDATE
 
 

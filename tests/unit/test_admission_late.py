@@ -40,7 +40,7 @@ class Both(Bench):
         def due(at: float) -> None:
             reply = exchange.let_go(at)
             if exchange.state != HELD:
-                self.answers[name] = answer(reply.data)
+                self.answers[name] = answer(reply[0])
 
         exchange.due = due
         return exchange

@@ -67,7 +67,7 @@ class Client:
         exchange = Exchange(self.to.steering)
         exchange.receive(request_headers(**self.headers), clock.monotonic())
         body = chat("x", model, max_tokens=tokens, **fields)
-        said = answer(exchange.receive(request_body(body), clock.monotonic()).data)
+        said = answer(exchange.receive(request_body(body), clock.monotonic())[0])
         self.to.records.settled(exchange, 0.0)
         return exchange, said
 
@@ -141,7 +141,7 @@ async def test_a_refusals_record_has_its_sizes_apart_its_status_and_no_charge() 
 
 async def test_a_length_that_is_too_much_is_refused_at_the_headers() -> None:
     exchange = Exchange((await supplied()).steering)
-    said = answer(exchange.receive(request_headers(x_tenant="gold-id", content_length="2001"), 0.0).data)
+    said = answer(exchange.receive(request_headers(x_tenant="gold-id", content_length="2001"), 0.0)[0])
     assert refused(said)[0] == 429
     assert exchange.outcome == NOT_ADMITTED
     small: list[dict[str, Any]] = [
@@ -150,7 +150,7 @@ async def test_a_length_that_is_too_much_is_refused_at_the_headers() -> None:
     ]
     for allowed in small:
         exchange = Exchange((await supplied()).steering)
-        assert answer(exchange.receive(request_headers(**allowed), 0.0).data).HasField("request_headers")
+        assert answer(exchange.receive(request_headers(**allowed), 0.0)[0]).HasField("request_headers")
 
 
 async def test_a_degraded_request_goes_on_with_the_smaller_model_and_to_its_pool() -> None:
@@ -179,7 +179,7 @@ async def test_half_of_a_surrogate_pair_saves_nobody_from_being_degraded(
     exchange = Exchange(it.steering)
     exchange.receive(request_headers(x_tenant="gold-id"), clock.monotonic())
     body = rb'{%s"model":"%s","max_tokens":300,"messages":[{"role":"user","content":"\ud800"}]}'
-    said = answer(exchange.receive(request_body(body % (b"", b"large")), clock.monotonic()).data)
+    said = answer(exchange.receive(request_body(body % (b"", b"large")), clock.monotonic())[0])
     assert exchange.outcome == STEERED
     assert said.request_body.response.body_mutation.body == body % (more, model)
 
@@ -209,7 +209,7 @@ async def test_a_degraded_body_stays_as_it_came_but_for_the_models_name() -> Non
     exchange = Exchange(it.steering)
     exchange.receive(request_headers(x_tenant="gold-id"), clock.monotonic())
     body = b'{ "seed": 1.0e0, "model":"large", "max_tokens": 300, "messages": [{"role":"user","content":"\\u00e9"}]}'
-    said = answer(exchange.receive(request_body(body), clock.monotonic()).data)
+    said = answer(exchange.receive(request_body(body), clock.monotonic())[0])
     sent = said.request_body.response.body_mutation.body
     assert sent == body.replace(b'"large"', b'"small"')
     assert set_headers(said)["content-length"] == str(len(body))
@@ -270,7 +270,7 @@ class Held:
         self.exchange.due = self._due
 
     def _due(self, now: float) -> None:
-        self.said = answer(self.exchange.let_go(now).data)
+        self.said = answer(self.exchange.let_go(now)[0])
 
 
 async def test_who_waits_goes_when_tokens_come_free_and_its_record_says_how_long_it_waited() -> None:

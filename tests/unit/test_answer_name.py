@@ -181,13 +181,13 @@ def begun(
     message = pb.ProcessingRequest()
     for key, value in told.items():
         message.response_headers.headers.headers.add(key=key, raw_value=value.encode())
-    return exchange, answer(exchange.receive(message.SerializeToString(), 0.0).data)
+    return exchange, answer(exchange.receive(message.SerializeToString(), 0.0)[0])
 
 
 def piece(exchange: Exchange, data: bytes, *, end: bool) -> pb.BodyMutation | None:
     """What goes on in a piece's place; None for itself."""
     message = pb.ProcessingRequest(response_body=pb.HttpBody(body=data, end_of_stream=end))
-    common = answer(exchange.receive(message.SerializeToString(), 0.0).data).response_body.response
+    common = answer(exchange.receive(message.SerializeToString(), 0.0)[0]).response_body.response
     return common.body_mutation if common.HasField("body_mutation") else None
 
 

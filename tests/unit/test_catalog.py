@@ -37,7 +37,7 @@ def get(path: str, method: str = "GET", *, end: bool = True) -> bytes:
 
 def answer(made: Steering, path: str, method: str = "GET") -> tuple[str, Any]:
     exchange = Exchange(made)
-    data = exchange.receive(get(path, method), 0.0).data
+    data = exchange.receive(get(path, method), 0.0)[0]
     assert isinstance(data, bytes)
     said = pb.ProcessingResponse.FromString(data)
     if not said.HasField("immediate_response"):
@@ -101,7 +101,7 @@ def test_head_is_answered_as_get_and_so_is_a_get_whose_body_is_still_to_come() -
     whole = {"object": "list", "data": [entry("llama"), entry("bge")]}
     assert answer(made, "/v1/models", "HEAD") == (ANSWERED, whole)
     exchange = Exchange(made)
-    data = exchange.receive(get("/v1/models", end=False), 0.0).data
+    data = exchange.receive(get("/v1/models", end=False), 0.0)[0]
     assert isinstance(data, bytes)
     assert orjson.loads(pb.ProcessingResponse.FromString(data).immediate_response.body) == whole
     assert exchange.outcome == ANSWERED

@@ -25,9 +25,9 @@ TRAILERS = pb.ProcessingRequest(request_trailers=pb.HttpTrailers()).SerializeToS
 
 
 def answers(reply: Reply) -> list[pb.ProcessingResponse]:
-    assert not reply.close
-    assert isinstance(reply.data, tuple), "nothing, or one message, was answered"
-    return [pb.ProcessingResponse.FromString(data) for data in reply.data]
+    assert not reply[1]
+    assert isinstance(reply[0], tuple), "nothing, or one message, was answered"
+    return [pb.ProcessingResponse.FromString(data) for data in reply[0]]
 
 
 def kinds(messages: list[pb.ProcessingResponse]) -> list[str]:
@@ -41,7 +41,7 @@ def streamed(message: pb.ProcessingResponse) -> pb.StreamedBodyResponse:
 def opened(rules: Rules | None = None, **headers: Any) -> Exchange:
     exchange = Exchange(steering(rules=rules))
     first = exchange.receive(request_headers(mode=FDS, **headers), 1.0)
-    assert (first.data, first.close) == (None, False), "the headers are answered with the decision only"
+    assert first == (None, False), "the headers are answered with the decision only"
     return exchange
 
 
@@ -119,16 +119,16 @@ def test_a_request_of_headers_and_trailers_alone_is_decided() -> None:
 def test_a_request_without_a_body_is_decided_at_its_headers() -> None:
     exchange = Exchange(steering())
     reply = exchange.receive(request_headers("/v1/models", end=True, method="GET", mode=FDS), 1.0)
-    assert isinstance(reply.data, bytes)
-    assert set_headers(pb.ProcessingResponse.FromString(reply.data))[DESTINATION]
+    assert isinstance(reply[0], bytes)
+    assert set_headers(pb.ProcessingResponse.FromString(reply[0]))[DESTINATION]
 
 
 def test_a_body_over_the_limit_is_413_as_soon_as_it_is_over_and_forgotten() -> None:
     exchange = opened(Rules(body=100_000))
-    assert exchange.receive(request_body(b"x" * 60_000, end=False), 1.0).data is None
+    assert exchange.receive(request_body(b"x" * 60_000, end=False), 1.0)[0] is None
     reply = exchange.receive(request_body(b"x" * 60_000, end=False), 1.0)
-    assert isinstance(reply.data, bytes)
-    assert pb.ProcessingResponse.FromString(reply.data).immediate_response.status.code == 413
+    assert isinstance(reply[0], bytes)
+    assert pb.ProcessingResponse.FromString(reply[0]).immediate_response.status.code == 413
     assert exchange.rescue() == ()
     assert exchange.receive(request_body(b"x" * 60_000), 1.0) == (None, False)
 
@@ -139,10 +139,10 @@ def test_bodies_that_are_held_together_have_a_bound_and_leave_room_when_they_go(
     for exchange in talks:
         exchange.receive(request_headers(mode=FDS), 1.0)
     first, second, third = talks
-    assert first.receive(request_body(b"x" * 60_000, end=False), 1.0).data is None
+    assert first.receive(request_body(b"x" * 60_000, end=False), 1.0)[0] is None
     reply = second.receive(request_body(b"x" * 60_000, end=False), 1.0)
-    assert isinstance(reply.data, bytes)
-    assert pb.ProcessingResponse.FromString(reply.data).immediate_response.status.code == 503
+    assert isinstance(reply[0], bytes)
+    assert pb.ProcessingResponse.FromString(reply[0]).immediate_response.status.code == 503
     assert (second.outcome, second.why, mind.shelf.size) == ("no_candidate", "bodies", 60_000)
     first.end(2.0)
     second.end(2.0)
@@ -158,8 +158,8 @@ def test_a_body_that_cant_be_read_goes_on_or_is_400_as_configured() -> None:
     assert streamed(piece).body == b"{"
     strict = opened(Rules(unreadable_passes=False))
     reply = strict.receive(request_body(b"{"), 1.0)
-    assert isinstance(reply.data, bytes)
-    assert pb.ProcessingResponse.FromString(reply.data).immediate_response.status.code == 400
+    assert isinstance(reply[0], bytes)
+    assert pb.ProcessingResponse.FromString(reply[0]).immediate_response.status.code == 400
 
 
 def test_a_compressed_body_is_read_and_goes_on_as_it_came() -> None:
@@ -193,8 +193,8 @@ def test_no_replica_is_503_with_a_time_to_try_again() -> None:
     exchange = Exchange(steering(replicas=0))
     exchange.receive(request_headers(mode=FDS), 1.0)
     reply = exchange.receive(request_body(chat()), 1.0)
-    assert isinstance(reply.data, bytes)
-    immediate = pb.ProcessingResponse.FromString(reply.data).immediate_response
+    assert isinstance(reply[0], bytes)
+    immediate = pb.ProcessingResponse.FromString(reply[0]).immediate_response
     assert immediate.status.code == 503
     assert {option.header.key for option in immediate.headers.set_headers} == {"content-type", "retry-after"}
 
@@ -211,8 +211,8 @@ def test_a_response_in_full_duplex_is_echoed_and_keeps_the_stream_open() -> None
     assert not exchange.receive(told.SerializeToString(), 1.0).close
     piece = pb.ProcessingRequest(response_body=pb.HttpBody(body=b"data", end_of_stream=True))
     reply = exchange.receive(piece.SerializeToString(), 1.0)
-    assert isinstance(reply.data, bytes)
-    back = pb.ProcessingResponse.FromString(reply.data)
+    assert isinstance(reply[0], bytes)
+    back = pb.ProcessingResponse.FromString(reply[0])
     assert back.response_body.response.body_mutation.streamed_response.body == b"data"
     assert not exchange.holding
 
@@ -225,7 +225,7 @@ def test_held_requests_wait_in_silence_and_go_on_whole() -> None:
     exchange.due = lambda _now: None
     exchange.receive(request_headers(mode=FDS), 1.0)
     reply = exchange.receive(request_body(chat(SECOND)), 1.0)
-    assert (reply.data, exchange.state) == (None, HELD)
+    assert (reply[0], exchange.state) == (None, HELD)
     assert exchange.receive(request_body(b""), 1.0) == (None, False)
     _, piece = answers(exchange.let_go(2.0))
     assert json.loads(streamed(piece).body) == chat(SECOND)

@@ -90,8 +90,8 @@ def test_it_is_answered_at_once_and_changes_no_decision() -> None:
     exchange.receive(request_body(chat()), 1.0)
     before = replica(exchange)
     reply = exchange.receive(trailers(usage=(100, 7, 64)).SerializeToString(), 2.0)
-    assert answer(reply.data).WhichOneof("response") == "response_trailers"
-    assert not reply.close
+    assert answer(reply[0]).WhichOneof("response") == "response_trailers"
+    assert not reply[1]
     assert replica(exchange) == before
 
 
@@ -248,7 +248,7 @@ def observed(steering: Steering) -> tuple[Exchange, str]:
     steering.identity = ("gw-0", 77)
     exchange = Exchange(steering)
     exchange.receive(request_headers(), 1.0)
-    reply = answer(exchange.receive(request_body(chat("word " * 800, stream=True)), 1.0).data)
+    reply = answer(exchange.receive(request_body(chat("word " * 800, stream=True)), 1.0)[0])
     inner = reply.dynamic_metadata.fields
     assert inner["envoy.lb"].struct_value.fields["x-gateway-destination-endpoint"].string_value
     return exchange, inner["kvsteer"].struct_value.fields["exchange"].string_value
@@ -314,7 +314,7 @@ def test_an_answer_that_is_not_streamed_has_no_mark_since_its_first_piece_is_its
     steering.identity = ("gw-0", 77)
     exchange = Exchange(steering)
     exchange.receive(request_headers(), 1.0)
-    reply = answer(exchange.receive(request_body(chat()), 1.0).data)
+    reply = answer(exchange.receive(request_body(chat()), 1.0)[0])
     assert "kvsteer" not in reply.dynamic_metadata.fields
 
 

@@ -396,7 +396,7 @@ def test_envoy_is_told_not_to_log_what_the_first_replica_answered_well(
 
 
 def test_what_says_so_is_metadata_beside_an_answer_that_changes_nothing() -> None:
-    answer = pb.ProcessingResponse.FromString(ALL_TOLD.data)
+    answer = pb.ProcessingResponse.FromString(ALL_TOLD[0])
     assert answer.WhichOneof("response") == "response_trailers"
     assert not answer.response_trailers.header_mutation.set_headers
     assert json_format.MessageToDict(answer.dynamic_metadata) == {"kvsteer": {"told": True}}

@@ -46,16 +46,16 @@ def steered(
 ) -> tuple[Exchange, pb.ProcessingResponse]:
     exchange = Exchange(mind)
     exchange.receive(request_headers(**headers), now)
-    return exchange, answer(exchange.receive(request_body(body), now).data)
+    return exchange, answer(exchange.receive(request_body(body), now)[0])
 
 
 def test_headers_are_answered_at_once_and_the_body_decides() -> None:
     exchange = Exchange(steering())
-    first = answer(exchange.receive(request_headers(), 1.0).data)
+    first = answer(exchange.receive(request_headers(), 1.0)[0])
     assert first.WhichOneof("response") == "request_headers"
     assert not mutation(first).set_headers
     assert exchange.decision is None
-    second = answer(exchange.receive(request_body(chat()), 1.0).data)
+    second = answer(exchange.receive(request_body(chat()), 1.0)[0])
     assert second.WhichOneof("response") == "request_body"
     assert exchange.outcome == "steered"
     assert exchange.decision is not None
@@ -74,7 +74,7 @@ def test_header_and_metadata_name_the_same_three_picks() -> None:
 
 def test_no_body_is_decided_at_the_headers() -> None:
     exchange = Exchange(steering())
-    reply = answer(exchange.receive(request_headers("/v1/models", end=True, method="GET"), 1.0).data)
+    reply = answer(exchange.receive(request_headers("/v1/models", end=True, method="GET"), 1.0)[0])
     assert reply.WhichOneof("response") == "request_headers"
     assert metadata_destination(reply) == set_headers(reply)[DESTINATION]
     assert exchange.outcome == "no_body"
@@ -90,7 +90,7 @@ def test_an_empty_body_message_decides_too() -> None:
 def test_a_body_that_ends_by_trailers_is_decided_all_the_same() -> None:
     exchange = Exchange(steering())
     exchange.receive(request_headers(), 1.0)
-    reply = answer(exchange.receive(request_body(chat(), end=False), 1.0).data)
+    reply = answer(exchange.receive(request_body(chat(), end=False), 1.0)[0])
     assert set_headers(reply)[DESTINATION]
 
 
@@ -98,14 +98,14 @@ def test_a_second_end_of_stream_is_ignored() -> None:
     mind = steering()
     exchange, _ = steered(mind, chat())
     again = exchange.receive(request_body(chat()), 1.0)
-    assert (again.data, again.close) == (None, False)
+    assert again == (None, False)
     assert len(mind.ledger) == 1
 
 
 @pytest.mark.parametrize("mode", [Mode.NONE, Mode.STREAMED])
 def test_a_body_that_comes_too_late_or_never_is_steered_by_load_alone(mode: int) -> None:
     exchange = Exchange(steering())
-    reply = answer(exchange.receive(request_headers(mode=mode), 1.0).data)
+    reply = answer(exchange.receive(request_headers(mode=mode), 1.0)[0])
     assert metadata_destination(reply) == set_headers(reply)[DESTINATION]
     assert exchange.outcome == "other_mode"
 
@@ -114,7 +114,7 @@ def test_each_piece_of_a_streamed_body_is_answered_though_nothing_is_read() -> N
     exchange = Exchange(steering())
     exchange.receive(request_headers(mode=Mode.STREAMED), 1.0)
     for end in (False, True):
-        reply = answer(exchange.receive(request_body(chat(), end=end), 1.0).data)
+        reply = answer(exchange.receive(request_body(chat(), end=end), 1.0)[0])
         assert reply == pb.ProcessingResponse(request_body=pb.BodyResponse())
 
 
@@ -124,14 +124,14 @@ def test_each_piece_of_a_streamed_body_is_answered_though_nothing_is_read() -> N
 def test_a_part_of_a_body_is_never_refused_for_what_it_lacks(body: bytes, outcome: str) -> None:
     exchange = Exchange(steering(rules=Rules(unreadable_passes=False)))
     exchange.receive(request_headers(mode=Mode.BUFFERED_PARTIAL), 1.0)
-    reply = answer(exchange.receive(request_body(body, end=False), 1.0).data)
+    reply = answer(exchange.receive(request_body(body, end=False), 1.0)[0])
     assert (bool(set_headers(reply)[DESTINATION]), exchange.outcome) == (True, outcome)
 
 
 def test_a_part_of_a_body_is_never_written_anew() -> None:
     exchange = Exchange(steering(rules=Rules(include_usage=True)))
     exchange.receive(request_headers(mode=Mode.BUFFERED_PARTIAL), 1.0)
-    reply = answer(exchange.receive(request_body(chat(stream=True), end=False), 1.0).data)
+    reply = answer(exchange.receive(request_body(chat(stream=True), end=False), 1.0)[0])
     assert not reply.request_body.response.HasField("body_mutation")
 
 
@@ -140,19 +140,19 @@ def test_streams_whose_usage_could_not_be_read_are_not_asked_for_it() -> None:
     for unread, asked in ((frozenset({"openai_completions"}), False), (frozenset[str](), True)):
         exchange = Exchange(steering(rules=Rules(include_usage=True, unread=unread)))
         exchange.receive(request_headers("/v1/completions"), 1.0)
-        reply = answer(exchange.receive(request_body(body), 1.0).data)
+        reply = answer(exchange.receive(request_body(body), 1.0)[0])
         assert (b"include_usage" in reply.request_body.response.body_mutation.body) == asked
 
 
 def test_a_mode_nobody_knows_is_not_steered_and_the_stream_ends_cleanly() -> None:
     exchange = Exchange(steering())
     reply = exchange.receive(request_headers(mode=Mode.GRPC), 1.0)
-    assert (reply.data, reply.close, exchange.outcome) == (None, True, "other_mode")
+    assert (reply, exchange.outcome) == ((None, True), "other_mode")
 
 
 def test_an_envoy_that_does_not_tell_its_mode_is_taken_for_buffered() -> None:
     exchange = Exchange(steering())
-    assert exchange.receive(request_headers(mode=None), 1.0).data is not None
+    assert exchange.receive(request_headers(mode=None), 1.0)[0] is not None
 
 
 def test_every_client_copy_of_an_owned_header_is_removed() -> None:
@@ -163,7 +163,7 @@ def test_every_client_copy_of_an_owned_header_is_removed() -> None:
         x_gateway_other="2",
         x_mirror_cluster="m",
     )
-    removed = set(mutation(answer(exchange.receive(data, 1.0).data)).remove_headers)
+    removed = set(mutation(answer(exchange.receive(data, 1.0)[0])).remove_headers)
     assert {DESTINATION, "x-kvsteer-trick", "x-gateway-other", "x-mirror-cluster"} <= removed
     assert "content-type" not in removed
 
@@ -228,7 +228,7 @@ def test_an_unknown_path_is_never_refused() -> None:
     mind = steering(rules=Rules(unreadable_passes=False))
     exchange = Exchange(mind)
     exchange.receive(request_headers("/v1/audio/transcriptions"), 1.0)
-    reply = answer(exchange.receive(request_body(b"RIFF...."), 1.0).data)
+    reply = answer(exchange.receive(request_body(b"RIFF...."), 1.0)[0])
     assert (exchange.outcome, exchange.why) == ("unreadable", "no_dialect")
     assert set_headers(reply)[DESTINATION]
 
@@ -345,7 +345,7 @@ def test_owned_headers_of_any_size_are_removed_without_a_broken_answer() -> None
     name = "x-gateway-" + "a" * 20_000
     exchange = Exchange(steering())
     data = request_headers("/v1/models", end=True, method="GET", **{name: "1"})
-    assert name in mutation(answer(exchange.receive(data, 1.0).data)).remove_headers
+    assert name in mutation(answer(exchange.receive(data, 1.0)[0])).remove_headers
 
 
 def test_an_upload_that_is_no_prompt_costs_no_prompt_work() -> None:
@@ -379,7 +379,7 @@ def test_what_envoy_may_send_besides_is_answered_go_on(kind: str) -> None:
     exchange, _ = steered(steering(), chat())
     message = pb.ProcessingRequest()
     getattr(message, kind).SetInParent()
-    reply = answer(exchange.receive(message.SerializeToString(), 1.0).data)
+    reply = answer(exchange.receive(message.SerializeToString(), 1.0)[0])
     assert reply.WhichOneof("response") == kind
     assert exchange.state == DECIDED
 
@@ -395,7 +395,7 @@ def test_no_bytes_raise_and_the_ledger_is_empty_after_the_end(messages: list[byt
     mind = steering()
     exchange = Exchange(mind)
     for data in messages:
-        if exchange.receive(data, 1.0).close:
+        if exchange.receive(data, 1.0)[1]:
             break
     exchange.end(200.0)
     assert mind.ledger.tokens == 0

@@ -183,7 +183,7 @@ def test_roles_are_read_of_what_discovery_knows(label: str | None, role: str) ->
 def test_the_engines_are_told_in_headers(rules: dict[str, Any], headers: dict[str, str]) -> None:
     exchange = Exchange(made({P: "prefill", D1: "decode"}, **rules))
     exchange.receive(request_headers(), 0.0)
-    reply = answer(exchange.receive(request_body(chat("word " * 1600)), 0.0).data)
+    reply = answer(exchange.receive(request_body(chat("word " * 1600)), 0.0)[0])
     told = set_headers(reply)
     assert told["x-gateway-destination-endpoint"] == D1
     assert headers.items() <= told.items()
@@ -199,7 +199,7 @@ def test_a_pool_without_roles_tells_nothing():
     pool.join(D1, 0.0)
     exchange = Exchange(Steering([pool], Rules(), Random(1)))
     exchange.receive(request_headers(), 0.0)
-    reply = answer(exchange.receive(request_body(chat("word " * 1600)), 0.0).data)
+    reply = answer(exchange.receive(request_body(chat("word " * 1600)), 0.0)[0])
     assert "x-prefiller-host-port" not in set_headers(reply)
 
 

@@ -56,11 +56,11 @@ class Bench:
         exchange = Exchange(self.mind)
 
         def due(at: float) -> None:
-            self.answers[name] = answer(exchange.let_go(at).data)
+            self.answers[name] = answer(exchange.let_go(at)[0])
 
         exchange.due = due
         exchange.receive(request_headers(), now)
-        reply = answer(exchange.receive(request_body(chat(f"{name} {text}", **fields)), now).data)
+        reply = answer(exchange.receive(request_body(chat(f"{name} {text}", **fields)), now)[0])
         if exchange.state == HELD:
             assert reply.override_message_timeout.seconds == 61, "the longest wait and a second"
             assert reply.WhichOneof("response") is None
@@ -228,7 +228,7 @@ def test_messages_while_it_is_held_decide_nothing() -> None:
     bench = Bench()
     bench.busy(5.0)
     exchange = bench.ask(1, 1.0)
-    assert exchange.receive(request_body(chat("another")), 1.1).data is None
+    assert exchange.receive(request_body(chat("another")), 1.1)[0] is None
     exchange.receive(pb.ProcessingRequest(response_headers=pb.HttpHeaders()).SerializeToString(), 1.2)
     assert exchange.state == HELD
     assert len(bench.holding) == 1

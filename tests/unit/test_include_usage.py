@@ -157,7 +157,7 @@ def test_the_answer_carries_the_new_body_and_its_length_beside_the_decision() ->
     exchange = Exchange(steering(rules=Rules(include_usage=True)))
     exchange.receive(request_headers(), 1.0)
     body = json.dumps(chat("word " * 5000, stream=True)).encode()
-    reply = answer(exchange.receive(request_body(body), 1.0).data)
+    reply = answer(exchange.receive(request_body(body), 1.0)[0])
     new = reply.request_body.response.body_mutation.body
     assert new == b"{" + ADDED + body[1:]
     told = {option.header.key: option.header.raw_value for option in mutation(reply).set_headers}
@@ -173,7 +173,7 @@ def test_compressed_bodies_and_those_without_the_setting_stay(rules: Rules, enco
     exchange = Exchange(steering(rules=rules))
     exchange.receive(request_headers(content_encoding=encoding) if encoding else request_headers(), 1.0)
     body = json.dumps(chat(stream=True)).encode()
-    reply = answer(exchange.receive(request_body(gzip.compress(body) if encoding else body), 1.0).data)
+    reply = answer(exchange.receive(request_body(gzip.compress(body) if encoding else body), 1.0)[0])
     assert exchange.outcome == "steered"
     changed = reply.request_body.response.HasField("body_mutation")
     assert changed == (rules.include_usage and not encoding)

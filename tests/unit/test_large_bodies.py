@@ -205,7 +205,7 @@ def test_a_large_body_makes_envoy_wait_until_it_was_read_and_is_then_decided_lik
     mind = steering(rules=RULES)
     exchange, reply = begun(mind)
     assert exchange.state == UNREAD
-    assert answer(reply.data).override_message_timeout.seconds == 5
+    assert answer(reply[0]).override_message_timeout.seconds == 5
     assert len(mind.ledger) == 0
     done = exchange.take_in(told(exchange), 3.0)
     assert set_headers(answer(done.data))[DESTINATION].startswith("10.0.0.1:8000")
@@ -230,7 +230,7 @@ def test_a_body_that_nobody_read_goes_by_load_alone_even_where_unreadable_ones_a
     exchange, _ = begun(mind)
     assert exchange.unread is not None
     reply = exchange.take_in(not_read(exchange.unread.size), 3.0)
-    assert set_headers(answer(reply.data))[DESTINATION].startswith("10.0.0.1:8000")
+    assert set_headers(answer(reply[0]))[DESTINATION].startswith("10.0.0.1:8000")
     assert (exchange.outcome, exchange.why) == (UNREADABLE, NOT_READ)
     assert exchange.decision is not None
     assert exchange.decision.prompt is not None
@@ -249,12 +249,12 @@ def test_a_compressed_body_that_expands_beyond_its_limit_is_413_read_beside_or_n
     unread = exchange.unread
     assert unread is not None
     reply = exchange.take_in(read(unread.path, "gzip", unread.body.whole(), 300, Limits()), 3.0)
-    assert (exchange.outcome, answer(reply.data).immediate_response.status.code) == ("too_large", 413)
+    assert (exchange.outcome, answer(reply[0]).immediate_response.status.code) == ("too_large", 413)
 
 
 def test_a_body_above_its_limit_is_refused_unread() -> None:
     exchange, reply = begun(steering(rules=Rules(beside=100, body=200)))
-    assert (exchange.outcome, answer(reply.data).immediate_response.status.code) == ("too_large", 413)
+    assert (exchange.outcome, answer(reply[0]).immediate_response.status.code) == ("too_large", 413)
 
 
 def test_a_stream_that_should_tell_its_usage_is_asked_after_its_body_was_read_beside() -> None:
@@ -262,7 +262,7 @@ def test_a_stream_that_should_tell_its_usage_is_asked_after_its_body_was_read_be
     exchange, _ = begun(mind, {**LONG, "stream": True})
     assert exchange.unread is not None
     exchange.unread.handed_over()  # it is kept, as it will be changed
-    reply = answer(exchange.take_in(told(exchange), 3.0).data)
+    reply = answer(exchange.take_in(told(exchange), 3.0)[0])
     changed = json.loads(reply.request_body.response.body_mutation.body)
     assert changed["stream_options"] == {"include_usage": True}
 
@@ -277,7 +277,7 @@ def test_in_full_duplex_nothing_is_said_before_the_body_was_read_and_each_byte_g
     found = told(exchange)
     assert exchange.unread is not None
     exchange.unread.handed_over()
-    parts = exchange.take_in(found, 3.0).data
+    parts = exchange.take_in(found, 3.0)[0]
     assert isinstance(parts, tuple)
     sent = [pb.ProcessingResponse.FromString(part) for part in parts[1:]]
     assert b"".join(each.request_body.response.body_mutation.streamed_response.body for each in sent) == body
@@ -295,7 +295,7 @@ def test_a_client_that_leaves_frees_its_body_at_once() -> None:
 
 def test_a_message_that_comes_while_the_body_is_read_changes_nothing() -> None:
     exchange, _ = begun(steering(rules=RULES))
-    assert exchange.receive(request_body(LONG), 2.5).data is None
+    assert exchange.receive(request_body(LONG), 2.5)[0] is None
     assert exchange.state == UNREAD
 
 
@@ -330,9 +330,9 @@ def test_a_small_body_that_expands_beyond_the_bound_is_read_beside_and_says_the_
     exchange, reply = sent(mode, body, coding)
     assert exchange.state == UNREAD
     if mode == Mode.BUFFERED:
-        assert answer(reply.data).override_message_timeout.seconds == 5
+        assert answer(reply[0]).override_message_timeout.seconds == 5
     else:
-        assert reply.data is None
+        assert reply[0] is None
     exchange.take_in(told(exchange), 3.0)
     assert exchange.outcome == STEERED
     plain = Exchange(steering())
@@ -357,7 +357,7 @@ def test_one_that_expands_beyond_all_bounds_is_413_by_whoever_reads_it() -> None
         exchange, _ = sent(Mode.BUFFERED, bomb, "gzip", rules)
         assert exchange.state == UNREAD, "the reading process has the time for it"
         reply = exchange.take_in(found, 3.0)
-        assert (exchange.outcome, answer(reply.data).immediate_response.status.code) == ("too_large", 413)
+        assert (exchange.outcome, answer(reply[0]).immediate_response.status.code) == ("too_large", 413)
 
 
 def test_where_nothing_is_read_beside_it_is_read_at_once_however_far_it_expands() -> None:
@@ -379,7 +379,7 @@ def test_a_compressed_body_under_another_name_goes_on_as_the_reading_process_ope
     assert opened == text
     unread.opened(memoryview(opened))
     monkeypatch.setattr("extproc.core.encoding.decode", lambda *_: pytest.fail("it is decoded again"))
-    parts = exchange.take_in(found, 3.0).data
+    parts = exchange.take_in(found, 3.0)[0]
     sent_on = [pb.ProcessingResponse.FromString(p) for p in (parts if isinstance(parts, tuple) else (parts,))]
     bodies = [each.request_body.response.body_mutation for each in sent_on if each.HasField("request_body")]
     body = b"".join(each.streamed_response.body or each.body for each in bodies)

@@ -40,7 +40,7 @@ def test_the_share_is_drawn_for_each_request_and_told_in_a_header(drawn: float, 
     steering = made(drawn)
     exchange = Exchange(steering)
     exchange.receive(request_headers(), 0.0)
-    reply = answer(exchange.receive(request_body(chat()), 0.0).data)
+    reply = answer(exchange.receive(request_body(chat()), 0.0)[0])
     assert set_headers(reply).get("x-mirror-cluster") == cluster
     assert set_headers(reply)["x-gateway-destination-endpoint"] == "10.0.0.1:8000"
     mirror = steering.pools[0].mirror
@@ -58,7 +58,7 @@ def test_thirty_percent_of_ten_thousand_requests_are_mirrored() -> None:
 
 def test_a_request_decided_at_its_headers_is_told_there() -> None:
     exchange = Exchange(made(0.1))
-    reply = answer(exchange.receive(request_headers(end=True, mode=Mode.NONE), 0.0).data)
+    reply = answer(exchange.receive(request_headers(end=True, mode=Mode.NONE), 0.0)[0])
     assert set_headers(reply)["x-mirror-cluster"] == "kvsteer_pool_dark"
 
 

@@ -36,7 +36,7 @@ def made(**rules: Any) -> Steering:
 def sent(steering: Steering, body: Any, **headers: str) -> tuple[Exchange, pb.ProcessingResponse]:
     exchange = Exchange(steering)
     exchange.receive(request_headers(**headers), 0.0)
-    return exchange, answer(exchange.receive(request_body(body), 0.0).data)
+    return exchange, answer(exchange.receive(request_body(body), 0.0)[0])
 
 
 def onward(reply: pb.ProcessingResponse) -> bytes | None:
@@ -95,7 +95,7 @@ def test_in_full_duplex_the_other_body_goes_on_in_pieces() -> None:
     body = orjson.dumps(chat("x" * 100_000, "gpt-4"))
     exchange = Exchange(made())
     exchange.receive(request_headers(mode=Mode.FULL_DUPLEX_STREAMED, content_encoding="gzip"), 0.0)
-    data = exchange.receive(request_body(gzip.compress(body)), 0.0).data
+    data = exchange.receive(request_body(gzip.compress(body)), 0.0)[0]
     assert isinstance(data, tuple)
     head, *pieces = [pb.ProcessingResponse.FromString(each) for each in data]
     wanted = body.replace(b"gpt-4", b"llama-3.3-70b")
@@ -126,7 +126,7 @@ def test_a_body_that_came_in_part_goes_by_under_the_name_it_has() -> None:
     exchange = Exchange(made())
     exchange.receive(request_headers(mode=Mode.BUFFERED_PARTIAL), 0.0)
     body = orjson.dumps(chat(model="gpt-4"))
-    reply = answer(exchange.receive(request_body(body, end=False), 0.0).data)
+    reply = answer(exchange.receive(request_body(body, end=False), 0.0)[0])
     assert onward(reply) is None
 
 

@@ -51,8 +51,8 @@ class Talk:
 
     def say(self, data: bytes) -> list[pb.ProcessingResponse]:
         reply = self.exchange.receive(data, 1.0)
-        assert not reply.close
-        parts = reply.data if isinstance(reply.data, tuple) else (reply.data,) if reply.data else ()
+        assert not reply[1]
+        parts = reply[0] if isinstance(reply[0], tuple) else (reply[0],) if reply[0] else ()
         return [pb.ProcessingResponse.FromString(part) for part in parts]
 
     def headers(self, **more: Any) -> list[pb.ProcessingResponse]:

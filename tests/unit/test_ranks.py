@@ -252,7 +252,7 @@ def test_the_engine_is_told_and_a_clients_own_copy_goes() -> None:
     exchange = Exchange(Steering([pool], Rules(), random.Random(1)))
     exchange.receive(request_headers(x_data_parallel_rank="1"), 0.0)
     assert exchange.opening.owned == (HEADER,)
-    reply = answer(exchange.receive(request_body(chat()), 0.0).data)
+    reply = answer(exchange.receive(request_body(chat()), 0.0)[0])
     assert exchange.decision is not None
     assert set_headers(reply)[HEADER] == str(exchange.decision.rank)
     assert len(ranks.flights) == 1

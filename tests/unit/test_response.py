@@ -56,14 +56,14 @@ def begin(exchange: Exchange, kind: str = "json", status: str = "200", **more: s
     for key, value in pairs.items():
         message.response_headers.headers.headers.add(key=key.replace("_", "-"), raw_value=value.encode())
     reply = exchange.receive(message.SerializeToString(), 1.0)
-    assert answer(reply.data).WhichOneof("response") == "response_headers"
+    assert answer(reply[0]).WhichOneof("response") == "response_headers"
 
 
 def piece(
     exchange: Exchange, data: bytes, *, end: bool = False, now: float = 2.0
 ) -> list[pb.ProcessingResponse]:
     message = pb.ProcessingRequest(response_body=pb.HttpBody(body=data, end_of_stream=end))
-    data_out = exchange.receive(message.SerializeToString(), now).data
+    data_out = exchange.receive(message.SerializeToString(), now)[0]
     parts = data_out if isinstance(data_out, tuple) else () if data_out is None else (data_out,)
     return [answer(part) for part in parts]
 
@@ -162,7 +162,7 @@ def test_trailers_end_a_body_that_has_no_end_of_its_own() -> None:
     begin(exchange)
     piece(exchange, WHOLE)
     reply = exchange.receive(trailers(served="10.0.0.1:8000").SerializeToString(), 2.0)
-    assert answer(reply.data).WhichOneof("response") == "response_trailers"
+    assert answer(reply[0]).WhichOneof("response") == "response_trailers"
     assert found(exchange) == ("complete", RIGHT, "complete")
     assert exchange.ending is not None
     assert exchange.ending.served == "10.0.0.1:8000"

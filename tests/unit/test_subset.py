@@ -89,7 +89,7 @@ def test_only_the_subset_is_picked_with_a_body_or_without(end: bool, subset: Any
         reply = exchange.receive(limited(subset, end=end), 1.0)
         if not end:
             reply = exchange.receive(request_body(chat(f"{number} " * 50)), 1.0)
-        picked = metadata_destination(answer(reply.data)).split(",")
+        picked = metadata_destination(answer(reply[0])).split(",")
         assert set(picked) <= set(allowed)
         assert len(picked) == min(3, len(allowed))
 
@@ -101,7 +101,7 @@ def test_nothing_eligible_is_503(end: bool, subset: Any) -> None:
     reply = exchange.receive(limited(subset, end=end), 1.0)
     if not end:
         reply = exchange.receive(request_body(chat()), 1.0)
-    assert answer(reply.data).immediate_response.status.code == 503
+    assert answer(reply[0]).immediate_response.status.code == 503
     assert exchange.outcome == "no_candidate"
 
 
@@ -120,7 +120,7 @@ def test_within_the_subset_the_warm_replica_wins() -> None:
 def asked(gateway: Steering, selection: str) -> pb.ProcessingResponse:
     exchange = Exchange(gateway)
     exchange.receive(request_headers(test_epp_endpoint_selection=selection), 1.0)
-    return answer(exchange.receive(request_body(chat()), 1.0).data)
+    return answer(exchange.receive(request_body(chat()), 1.0)[0])
 
 
 def test_clients_name_endpoints_in_conformance_tests_alone() -> None:
@@ -136,7 +136,7 @@ def test_clients_name_endpoints_in_conformance_tests_alone() -> None:
 def test_what_a_client_names_must_be_in_the_hint_too() -> None:
     exchange = Exchange(mind(Rules(test_selection=True)))
     data = limited(["10.0.0.1"], end=True, test_epp_endpoint_selection="10.0.0.1:8001,10.0.0.2")
-    assert metadata_destination(answer(exchange.receive(data, 1.0).data)) == "10.0.0.1:8001"
+    assert metadata_destination(answer(exchange.receive(data, 1.0)[0])) == "10.0.0.1:8001"
 
 
 def served(address: str) -> bytes:
@@ -183,7 +183,7 @@ def test_conformance_tests_are_told_who_served() -> None:
     exchange = Exchange(mind(Rules(test_selection=True)))
     exchange.receive(request_headers(), 1.0)
     exchange.receive(request_body(chat()), 1.0)
-    reply = answer(exchange.receive(served("10.0.0.2:8000"), 2.0).data)
+    reply = answer(exchange.receive(served("10.0.0.2:8000"), 2.0)[0])
     (option,) = reply.response_headers.response.header_mutation.set_headers
     assert (option.header.key, option.header.raw_value) == (
         "x-conformance-test-served-endpoint",
