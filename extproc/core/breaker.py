@@ -141,7 +141,7 @@ class Breaker:
                 del self._probes[next(iter(self._probes))]
 
     def went_well(self, status: int | None, now: float) -> bool:
-        """Whether that is all that `ended` makes of an answer with this status: then it is noted, and nothing changed.
+        """Whether that is all that `ended` makes of an answer with this status: it is noted, and changed nothing.
 
         So it is with nearly every request: a success, while closed.
         """

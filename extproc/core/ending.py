@@ -130,7 +130,7 @@ class Ending:
         if self.attempts is None:
             self.attempts = entry.attempts
         # A client that left may have an answer whose usage was read in full; a broken one has no end.
-        if entry.status is not None and not entry.limited:
+        if entry.verdict != token_usage.ABSENT and entry.status is not None and not entry.limited:
             self._filtered(entry.usage, entry.verdict)
 
     def unguessed(self, prompt: Prompt | None) -> None:

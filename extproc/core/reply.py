@@ -4,7 +4,6 @@ from typing import Final, TypeAlias
 
 from extproc.core import replies
 
-
 #: What to do after a message: send this, one message or several, and then end the stream with OK or go on. Plain, as
 #: one is made for every request.
 Reply: TypeAlias = tuple[bytes | tuple[bytes, ...] | None, bool]

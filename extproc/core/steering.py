@@ -11,13 +11,12 @@ from extproc.core.admission.desk import Desk
 from extproc.core.breaker import HALF_OPEN
 from extproc.core.canary import Watch
 from extproc.core.catalog import Catalog
-from extproc.core.decide import NO_CANDIDATE, Decision, bind, decide, moved, weigh
+from extproc.core.decide import NO_CANDIDATE, Decision, bind, moved, weigh
 from extproc.core.dialects import Limits
 from extproc.core.duplex import Shelf
 from extproc.core.ending import Ending
 from extproc.core.feedback import unlearned
 from extproc.core.fleet import Replica
-from extproc.core.handover import Handover
 from extproc.core.holding import Holding
 from extproc.core.ledger import Ledger
 from extproc.core.openings import Openings
@@ -122,6 +121,8 @@ class Steering:
         #: Bodies that only this gateway has.
         self.shelf = Shelf(rules.bodies)
         self._keys = count(1)
+        #: A number no other exchange of this process has.
+        self.new_key: Callable[[], int] = self._keys.__next__
 
     @property
     def may_change(self) -> bool:
@@ -129,10 +130,6 @@ class Steering:
         rules = self.rules
         renames = bool(rules.limits.aliases) or any(pool.renames for pool in self.pools)
         return rules.include_usage or renames or self.desk is not None
-
-    def new_key(self) -> int:
-        """A number no other exchange of this process has."""
-        return next(self._keys)
 
     def named(self, name: str) -> Pool:
         """The pool of this name. Raises StopIteration for none."""
@@ -152,28 +149,13 @@ class Steering:
 
         `told`: the exchange's first token will be.
         """
-        picks = 1 + self.rules.fallbacks
-        if pool.handover is not None:
-            return self._handed_over(pool.handover, pool, prompt, key, now, told, only)
-        return decide(
-            pool, prompt, self.ledger, self.rng, key=key, now=now, picks=picks, told=told, only=only
-        )
-
-    def _handed_over(
-        self,
-        handover: Handover,
-        pool: Pool,
-        prompt: Prompt | None,
-        key: int,
-        now: float,
-        told: bool,
-        only: Sequence[Subset],
-    ) -> Decision:
-        """The same where prompts may be computed on one replica and answered by another."""
-        picks = 1 + self.rules.fallbacks
-        decision = handover.weigh(pool, prompt, self.rng, key=key, now=now, picks=picks, only=only)
+        handover, picks = pool.handover, 1 + self.rules.fallbacks
+        if handover is None:
+            decision = weigh(pool, prompt, self.rng, key=key, now=now, picks=picks, only=only)
+        else:  # one replica may compute the prompt, and another answer it
+            decision = handover.weigh(pool, prompt, self.rng, key=key, now=now, picks=picks, only=only)
         decision.told = told
-        if decision.prefill is not None:
+        if handover is not None and decision.prefill is not None:
             handover.bind(decision, self.ledger, self.new_key())
         elif decision.replica is not None:
             bind(decision, decision.replica, self.ledger)

@@ -106,7 +106,8 @@ class Endings:
         request_id = entry.request_id
         exchange, ended = self._waiting.pop(request_id, (None, 0.0))
         if exchange is not None:
-            self._close(request_id, now)  # a second entry of it tells nothing
+            self._closed[request_id] = now, False  # a second entry of it tells nothing
+            _bound(self._closed)
             self._join(exchange, entry, now, ended)
         elif request_id in self._closed or request_id in self._early:
             self._metrics.log_entry("known")

@@ -69,7 +69,7 @@ class OutcomeMetrics(Collector):
 
     def log_entry(self, result: str) -> None:
         """Something became of an entry of the access log: a word of docs/metrics.md."""
-        self._log.add((result,))
+        self._log.values[(result,)] += 1.0
 
     def ended(self, exchange: Exchange) -> None:
         """A stream is over."""

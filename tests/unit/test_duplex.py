@@ -205,10 +205,10 @@ def test_a_response_in_full_duplex_is_echoed_and_keeps_the_stream_open() -> None
     first = pb.ProcessingRequest.FromString(request_headers(mode=FDS))
     first.protocol_config.response_body_mode = FDS
     exchange.receive(first.SerializeToString(), 1.0)
-    assert not exchange.receive(request_body(chat()), 1.0).close
+    assert not exchange.receive(request_body(chat()), 1.0)[1]
     assert exchange.holding
     told = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
-    assert not exchange.receive(told.SerializeToString(), 1.0).close
+    assert not exchange.receive(told.SerializeToString(), 1.0)[1]
     piece = pb.ProcessingRequest(response_body=pb.HttpBody(body=b"data", end_of_stream=True))
     reply = exchange.receive(piece.SerializeToString(), 1.0)
     assert isinstance(reply[0], bytes)

@@ -208,7 +208,7 @@ def test_a_large_body_makes_envoy_wait_until_it_was_read_and_is_then_decided_lik
     assert answer(reply[0]).override_message_timeout.seconds == 5
     assert len(mind.ledger) == 0
     done = exchange.take_in(told(exchange), 3.0)
-    assert set_headers(answer(done.data))[DESTINATION].startswith("10.0.0.1:8000")
+    assert set_headers(answer(done[0]))[DESTINATION].startswith("10.0.0.1:8000")
     assert (exchange.state, exchange.outcome, exchange.unread) == (DECIDED, STEERED, None)
     at_once = Exchange(steering())
     at_once.receive(request_headers(), 1.0)
