@@ -70,8 +70,10 @@ class Cache:
 
     def sends(self, chain: Chain, held: int, ratio: float, at: float) -> Announced:
         """A prompt is given to it, of which the index says that it held so many hashes, and is being computed."""
-        hashes, arriving = chain.hashes, self.arriving
-        depth = self._settled(hashes, held) if held and arriving else held
+        (hashes, _), arriving = chain, self.arriving
+        depth = held
+        if held and arriving and not arriving.keys().isdisjoint(hashes[:held]):
+            depth = next(place for place, key in enumerate(hashes) if key in arriving)
         prompt = Announced(self, chain, held, depth, self.belief.reuse.use(chain, held, at, depth), ratio, at)
         if held < len(hashes):
             prompt.fresh = held
@@ -79,18 +81,14 @@ class Cache:
             arriving[first] = arriving.get(first, 0) + 1
         return prompt
 
-    def _settled(self, hashes: list[int], held: int) -> int:
-        """Of the first `held` hashes, how many come before the first that is still on its way."""
-        arriving = self.arriving
-        if arriving.keys().isdisjoint(hashes[:held]):
-            return held
-        return next(place for place, key in enumerate(hashes) if key in arriving)
-
     def came(self, prompt: Announced) -> None:
         """It is computed, or will never be."""
         if prompt.fresh is not None:
-            first = prompt.chain.hashes[prompt.fresh]
-            self.arriving[first] -= 1
-            if not self.arriving[first]:
-                del self.arriving[first]
+            arriving, (hashes, _) = self.arriving, prompt.chain
+            first = hashes[prompt.fresh]
+            left = arriving[first] - 1
+            if left:
+                arriving[first] = left
+            else:
+                del arriving[first]
             prompt.fresh = None

@@ -15,6 +15,7 @@ against what was predicted of the prompts that ended. Others' traffic counts the
 is, never worse. Reports that are zero always, from an engine that has such a counter, are no reports.
 """
 
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from extproc.core.capacity import Capacity
@@ -129,7 +130,8 @@ class Belief:
         self._before = capacity  # bytes believed before the first suspect
         self._limit = limit
         self._counter = HitCounter()
-        self._reported = False  # whether its usage ever had cached tokens above 0
+        #: Whether its usage ever had cached tokens above 0, so that all of it is believed.
+        self.reported = False
 
     def resize(self, capacity: int) -> None:
         """Its cache is configured to hold so many bytes; the share of them that was learned is kept."""
@@ -146,8 +148,8 @@ class Belief:
 
     def reports(self, cached: float) -> bool:
         """Whether a report of so many cached tokens is to be believed."""
-        self._reported = self._reported or cached > 0
-        return self._reported or self._counter.last is None
+        self.reported = self.reported or cached > 0
+        return self.reported or self._counter.last is None
 
     def agrees(self, predicted: float, reach: float, actual: float, uses: list[Unnamed]) -> str | None:
         """Take in a comparison of which nothing is to be concluded, as of nearly all. Its verdict: CAME or UNTESTED.
@@ -175,7 +177,10 @@ class Belief:
             return UNTESTED
         if uses:
             self.capacity.hit(uses[-1][1])
-        self._weigh(predicted, came, 1)
+        trust = self.trust
+        trust.add(predicted, came)
+        if self.scale != 1.0 or trust.came < self._limit * trust.predicted:
+            self._rescale()
         return CAME
 
     def judge(self, guess: Guess) -> str:
@@ -314,12 +319,23 @@ class Belief:
         self._counter.cleared()
         return refilled
 
+    def use_again(self, chains: list[Chain], now: float) -> None:
+        """Prompts that stay after `clear` are all that it was given."""
+        seen: set[int] = set()
+        for chain in chains:
+            self.reuse.use(chain, sum(1 for _ in takewhile(seen.__contains__, chain.hashes)), now)
+            seen.update(chain.hashes)
+
     # -- trust -----------------------------------------------------------------------------------------
 
     def _weigh(self, predicted: float, came: float, count: int) -> None:
-        """Bring `scale` up to date with so many predictions, of one token at least."""
+        """Take in so many predictions, of one token at least."""
+        self.trust.add(predicted, came, count)
+        self._rescale()
+
+    def _rescale(self) -> None:
+        """Bring `scale` up to date."""
         trust = self.trust
-        trust.add(predicted, came, count)
         if self.scale == 1.0:
             if trust.came < self._limit * trust.predicted and trust.count >= _LEAST:
                 self.totals.distrusted += 1

@@ -110,11 +110,8 @@ class Capacity:
 
     def hit(self, distance: float) -> None:
         """A prompt was still there after so many other bytes."""
-        at = self._bin(distance)
-        if at < TOP:
-            self._count(at, self._hits)
-            if self.step < TOP:
-                self._grow()
+        if self._count(self._bin(distance), self._hits) and self.step < TOP:
+            self._grow()
 
     def missed(self, distance: float) -> None:
         """A prompt was gone after so many other bytes, and not because the cache was emptied."""
@@ -128,8 +125,7 @@ class Capacity:
 
     def _bin(self, distance: float) -> int:
         """Number of the step whose capacity is the largest below `distance`; TOP from the configured one on."""
-        share = distance / self.configured if self.configured else 0.0
-        return bisect_right(_SHARES, share)
+        return bisect_right(_SHARES, distance / self.configured) if self.configured else 0
 
     def _count(self, at: int, counts: list[float]) -> bool:
         """Count a prompt; False when it says nothing of capacities up to the configured one."""

@@ -102,8 +102,8 @@ class Reuse:
 
     def ended(self, chain: Chain, now: float, *, found: bool) -> None:
         """A prompt that was given is over, and in the cache; `found` says that it was as predicted."""
-        get = self._points.get
-        for key in chain.hashes:
+        get, (hashes, _) = self._points.get, chain
+        for key in hashes:
             point = get(key)
             if point is not None:
                 point.at = now
@@ -116,7 +116,8 @@ class Reuse:
         known: list[int] = []
         uses: list[Unnamed] = []
         place, generation, mine = 0, -1, 0
-        for key in chain.hashes:
+        hashes, ends = chain
+        for key in hashes:
             if key in points:
                 known.append(place)
                 if place < depth:
@@ -125,7 +126,7 @@ class Reuse:
                         generation, mine = point.generation, 0
                     mine += point.own
                     distance = self._since(generation, mine)
-                    uses.append((chain.ends[place], distance, point.at, point.sure, point.sent))
+                    uses.append((ends[place], distance, point.at, point.sure, point.sent))
             place += 1  # noqa: SIM113 - enumerate costs more than all else here
         return known, uses
 
@@ -144,9 +145,14 @@ class Reuse:
         Not those that it passes and merely goes on from: they are taken.
         """
         hashes, ends = chain
-        points, sums, first, last = self._points, self._sums, self._first, len(hashes) - 1
-        begin, newest = 0, first + len(sums) - 1
-        for place in _places(known, held, last):
+        points, sums, first = self._points, self._sums, self._first
+        last, newest, begin = len(hashes) - 1, first + len(sums) - 1, 0
+        if 0 < held < last and held - 1 not in known:
+            insort(known, held - 1)
+        while known and known[-1] >= last - 1:
+            known.pop()
+        known += (last - 1, last) if last else (last,)
+        for place in known:
             key = hashes[place]
             point = points.pop(key, None)
             if point is None:
@@ -155,11 +161,10 @@ class Reuse:
             else:
                 if point.generation >= first:
                     sums[point.generation - first] -= point.own
-                if point.kind != _FORK and place < last:
-                    if point.kind == _BEFORE and not self._ends_at(hashes[place + 1]):
-                        point.kind = _FORK
-                    elif place < last - 1:
-                        continue
+                if point.kind == _BEFORE and place < last and not self._ends_at(hashes[place + 1]):
+                    point.kind = _FORK
+                elif point.kind != _FORK and place < last - 1:
+                    continue
             end = ends[place]
             point.own = end - begin
             point.generation = newest
@@ -187,14 +192,3 @@ class Reuse:
         if len(self._sums) > _GENERATIONS:
             del self._sums[0]
             self._first += 1
-
-
-def _places(known: list[int], held: int, last: int) -> list[int]:
-    """Where a prompt has points: those known that it passes, where it parts from others, before its end and there."""
-    if 0 < held < last and held - 1 not in known:
-        insort(known, held - 1)
-    if last and last - 1 not in known:
-        insort(known, last - 1)
-    if not (known and known[-1] == last):
-        known.append(last)
-    return known

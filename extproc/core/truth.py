@@ -23,7 +23,6 @@ that prompt is compared. Usage without cached tokens is unknown, not zero.
 """
 
 from collections.abc import Callable, Container
-from itertools import takewhile
 from typing import Final, NamedTuple
 
 from extproc.core.announced import ALONE, JUDGE, WATCHER, Announced, Cache, Key, Ruling
@@ -87,6 +86,7 @@ class Truth:
         self._limit = limit
         self._slots: dict[int, Cache] = {}
         self._open: dict[Key, Announced] = {}
+        self._stale = 0.0  # until then none is open too long
         #: What this gateway does at present.
         self.role: Callable[[], str] = lambda: ALONE
         #: Given a slot and what was concluded of it, by who judges for others too.
@@ -195,9 +195,16 @@ class Truth:
             belief.refill(chain)
         if known.alone is not None and len(known.alone) < _KEPT:
             known.alone.append(chain)
+        if now > self._stale or len(opened) > _OPEN:
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        """Prompts that are open too long, and the oldest of too many, are not waited for any more."""
+        opened = self._open
         while len(opened) > _OPEN or next(iter(opened.values())).at < now - _LONG:
             oldest = opened.pop(next(iter(opened)))
             oldest.slot.came(oldest)
+        self._stale = next(iter(opened.values())).at + _LONG
 
     def computed(self, key: Key) -> None:
         """The first token was seen: the prompt is in the cache. Unknown keys are ignored."""
@@ -272,9 +279,14 @@ class Truth:
             known.came(prompt)
         if self._slots.get(known.number) is not known:
             return None
-        belief, ends = known.belief, chain.ends
+        belief, (_, ends) = known.belief, chain
         said = ends[depth - 1] if depth else 0
-        if tokens is None or cached is None or not _is_usage(tokens, cached) or not belief.reports(cached):
+        if (
+            tokens is None
+            or cached is None
+            or not (0 < tokens < _MOST_TOKENS and 0 <= cached <= tokens)  # nor is NaN any number
+            or not (belief.reported or belief.reports(cached))
+        ):
             belief.untold(said * prompt.ratio)
             belief.reuse.ended(chain, now, found=False)
             return None
@@ -323,7 +335,7 @@ class Truth:
         """
         on_their_way = [prompt.chain for prompt in self._open.values() if prompt.slot is known]
         kept = [*known.belief.clear(now), *on_their_way]
-        _use_again(known.belief, kept, now)
+        known.belief.use_again(kept, now)
         return kept
 
     def _apply(self, known: Cache, ruling: Ruling) -> None:
@@ -383,17 +395,4 @@ class Truth:
         known.alone = None
         belief.excuse()
         belief.clear(now)
-        _use_again(belief, ruling.kept, now)
-
-
-def _use_again(belief: Belief, chains: list[Chain], now: float) -> None:
-    """Prompts that stay are all that a replica was given."""
-    seen: set[int] = set()
-    for chain in chains:
-        belief.reuse.use(chain, sum(1 for _ in takewhile(seen.__contains__, chain.hashes)), now)
-        seen.update(chain.hashes)
-
-
-def _is_usage(tokens: float, cached: float) -> bool:
-    """Whether two numbers can be a prompt's tokens and the cached ones of them; NaN is no number."""
-    return 0 < tokens < _MOST_TOKENS and 0 <= cached <= tokens
+        belief.use_again(ruling.kept, now)
