@@ -8,8 +8,9 @@ the old incarnation's books, which nobody reads any more.
 """
 
 import math
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from extproc.core.progress import Known, Prompt, Tally
 
@@ -34,6 +35,10 @@ class _Sent(NamedTuple):
     work: float
     due: float
     told: bool
+
+
+#: Makes one of a tuple of its fields, as its own constructor does, which is a function in Python around this.
+_new_sent: Final = partial(tuple.__new__, _Sent)
 
 
 class Books:
@@ -96,14 +101,21 @@ class Books:
     def _settle(self, now: float, speed: float) -> None:
         """Take off what was computed since the last time."""
         if self.pending and now != self._drained_at:  # a batch of others' news has one moment
-            self._drain((now - self._drained_at) * speed)
+            budget = (now - self._drained_at) * speed
+            if budget > self.pending and not self.awaits:  # all of it, as mostly
+                self._prefilling.clear()
+                self.pending = 0.0
+            else:
+                self._drain(budget)
         self._drained_at = now
         self._speed = speed
 
     def _foresee(self) -> None:
         """Bring `idle_at` and `floor` up to date: they change with the books and are read far more often."""
         self.idle_at = self._drained_at + self.pending / self._speed
-        self.floor = max(self.pending - self._before_a_signal(), 0.0) / self._speed if self.awaits else 0.0
+        self.floor = 0.0
+        if self.awaits:
+            self.floor = max(self.pending - self._before_a_signal(), 0.0) / self._speed
 
     def _before_a_signal(self) -> float:
         """Work up to the end of the first prompt whose first token must come before the clock goes on."""
@@ -168,23 +180,25 @@ class Books:
         now: float,
         speed: float,
         sent: float | None = None,
-        *,
         told: bool = False,
     ) -> None:
         """Charge an exchange: `uncached` work to compute (core/cost.py), `tokens` in all; `sent` when not now.
 
         Where its first token will be `told`, the clock alone does not call its prompt done.
         """
-        self._settle(now, speed)
-        at = now if sent is None or sent > now else sent
+        if self.pending:
+            self._settle(now, speed)
+        self._drained_at, self._speed = now, speed
         self.requests += 1
         self.tokens += tokens
         if uncached > 0:
-            self._prefilling[key] = float(uncached)
-            self.awaits += told
             self.pending += uncached
+            self._prefilling[key] = uncached
             due = now + self.pending / speed
-            self._sent[key] = _Sent(at, uncached, due, told)
+            at = now if sent is None or sent > now else sent
+            self._sent[key] = _new_sent((at, uncached, due, told))
+            if told:
+                self.awaits += 1
         self._foresee()
 
     def prompt_done(self, key: int, now: float, seen: float | None = None) -> tuple[float, float]:
@@ -332,19 +346,22 @@ class Books:
         """Prompt work of an exchange that is believed not yet done, as of the last look at the books."""
         return self._prefilling.get(key, 0.0)
 
-    def end(self, key: int, tokens: int, now: float, *, answered: bool = False) -> None:
+    def end(self, key: int, tokens: int, now: float, answered: bool = False) -> None:
         """Take an exchange off, whatever ended it. Where it was `answered`, all sent before it are computed too."""
         self.requests -= 1
         self.tokens -= tokens
-        if self._prefilling:
+        if is_behind := len(self._prefilling) > 0:  # else the clock has nothing to do with it
             self._settle(now, self._speed)
         if key in self._sent:
-            for over in self._up_to(key) if answered else [key]:
+            for over in self._up_to(key) if answered and len(self._sent) > 1 else (key,):
                 sent = self._prove(over)
-                self._note(sent, now)
-                self._blurred = self._blurred or answered or not sent.told
-        self._take(0.0)
-        self._foresee()
+                if self._known is not None:
+                    self._note(sent, now)
+                if answered or not sent.told:
+                    self._blurred = True
+        if is_behind:
+            self._take(0.0)
+            self._foresee()
 
 
 def _when(prompt: Prompt) -> float:

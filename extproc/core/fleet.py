@@ -326,20 +326,20 @@ class Replica:
 
         They change with one replica at a time and are read for all of them at every decision.
         """
-        books, sample = self.books, self.sample
-        tokens, capacity = books.tokens, self.kv_tokens
+        books, sample, capacity = self.books, self.sample, self.kv_tokens
+        requests, tokens = books.requests, books.tokens
         used = self.context = tokens / capacity
         if sample is not None and sample.kv_used is not None:  # prefixes that requests share count once
             since = tokens - self._counted
             used = sample.kv_used + (since / capacity if since > 0 else 0.0)
-        occupancy = self.occupancy = (books.requests + self._strangers) / self.max_running
+        occupancy = self.occupancy = (requests + self._strangers) / self.max_running
         self.kv_load = used
         crowded = occupancy >= 1 or used > KV_FREE
         if crowded != self.crowded:
             self.crowded = crowded
             self._outlook.crowding()
         if self.place != NOWHERE:
-            self._outlook.in_flight[self.place] = books.requests
+            self._outlook.in_flight[self.place] = requests
 
     def learn(self, work: float, seconds: float) -> None:
         """It did so much prompt work (core/cost.py) in so many seconds: learn `prefill_speed` from it.

@@ -18,10 +18,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
+from typing import Final
 
 from extproc.core.lru import BITS, EPOCHS, Slot, take_out
 from extproc.core.prompt import Chain
-from extproc.core.runs import UNIT_SHIFT, first_mentions, runs_of, weights_of
+from extproc.core.runs import UNIT_SHIFT, Run, first_mentions, runs_of, weights_of
 
 #: An epoch takes this share of the capacity: 8 epochs of new entries fill a cache and 15 exist, so the ring does not
 #: come round before the size bound has evicted. What is used again counts half, once an epoch: not at all, and
@@ -38,6 +39,10 @@ _SLACK = 1024
 
 #: Who holds a prefix of a chain, as (depth, slots): these hold its first `depth` hashes and not the next.
 Holders = list[tuple[int, tuple[int, ...]]]
+#: A chain's hashes, the different packed values of those that come before the first that nobody holds, and how many
+#: these are.
+_Look = tuple[Iterable[int] | None, list[int], int]
+_NO_LOOK: Final[_Look] = (None, [], 0)
 
 
 class PrefixIndex:
@@ -58,6 +63,8 @@ class PrefixIndex:
         self._shared: dict[int, int] = {}
         self._masks: dict[int, int] = {}
         self._members: dict[int, tuple[int, ...]] = {}
+        #: What `holders` found last; _NO_LOOK once a hash has other holders since.
+        self._look: _Look = _NO_LOOK
 
     def __len__(self) -> int:
         """Number of (hash, slot) pairs held."""
@@ -112,12 +119,14 @@ class PrefixIndex:
         """
         masks, members = self._masks, self._members
         found: Holders = []
+        values: list[int] = []
         alive = depth = 0
         previous: int | None = 0  # what no hash is kept with
         for packed in map(self._held.get, hashes):
             if packed is not previous:  # the same object: the same holders as one hash before
                 if packed is None:
                     break
+                values.append(packed)
                 mask = masks.get(packed) or self._mask(packed)
                 if not depth:
                     alive = mask
@@ -128,6 +137,7 @@ class PrefixIndex:
                         return found
                 previous = packed
             depth += 1
+        self._look = hashes, values, depth
         if alive:
             found.append((depth, members.get(alive) or self._slots_in(alive)))
         return found
@@ -176,18 +186,34 @@ class PrefixIndex:
         return held
 
     def _mark(self, slot: Slot, hashes: list[int], ends: list[int]) -> int:
-        """Stamp every hash of a chain with the slot's epoch, in runs of hashes that have the same holders.
+        """Stamp every hash of a chain with the slot's epoch; returns how many leading hashes were held.
 
-        Runs that carry the stamp already are passed over: most of a session's prompt when it comes back. Returns how
-        many leading hashes were held.
+        A prompt is placed a moment after `holders` looked for it, so what that found is not looked up again: mostly
+        its known hashes all carry the stamp already, as those of a session that comes back.
         """
-        mine, stamp, epoch = slot.mine, slot.stamp, slot.epoch
+        mine, stamp = slot.mine, slot.stamp
+        looked, values, depth = self._look
+        if looked is hashes:
+            for packed in values:
+                if packed & mine != stamp:
+                    break
+            else:
+                if depth == len(hashes):
+                    return depth
+                if not any(map(self._held.get, hashes[depth:])):
+                    return self._mark_runs(slot, hashes, ends, [(depth, len(hashes), 0)], depth)
         runs = runs_of(list(map(self._held.get, hashes)))
         # Mentions of one hash have one object as their holders, so two runs side by side share no hash.
         if len(runs) > 2 and len(set(hashes)) < len(hashes):
             hashes, ends = first_mentions(hashes, ends)
             runs = runs_of(list(map(self._held.get, hashes)))
-        held, sizes = 0, None
+        return self._mark_runs(slot, hashes, ends, runs)
+
+    def _mark_runs(
+        self, slot: Slot, hashes: list[int], ends: list[int], runs: list[Run], held: int = 0
+    ) -> int:
+        """Stamp what does not carry the stamp already; the first `held` hashes, before these runs, do."""
+        mine, stamp, epoch = slot.mine, slot.stamp, slot.epoch
         for start, stop, before in runs:
             if (ours := before & mine) and start == held:
                 held = stop
@@ -198,8 +224,8 @@ class PrefixIndex:
             if len(marked) < len(run):
                 return self._mark(slot, *first_mentions(hashes, ends))
             self._held.update(marked)
-            sizes = sizes or weights_of(ends)
-            weights = sizes[start:stop]
+            self._look = _NO_LOOK
+            weights = weights_of(ends, start, stop)
             slot.hashes[epoch].fromlist(run)
             slot.weights[epoch].fromlist(weights)
             total = sum(weights)
@@ -286,6 +312,7 @@ class PrefixIndex:
             fits = bisect_right(list(accumulate(weights)), slot.capacity - slot.size)
             fits = max(min(fits, self._max_count - slot.count), 0)
             hashes, weights, found = hashes[:fits], weights[:fits], found[:fits]
+        self._look = _NO_LOOK
         pairs = zip(hashes, found, strict=True)
         self._held.update((key, self._share(packed | stamp)) for key, packed in pairs)
         slot.hashes[epoch].extend(hashes)
@@ -324,6 +351,7 @@ class PrefixIndex:
     def _drop(self, number: int, slot: Slot, epoch: int, hashes: "array[int]", weights: "array[int]") -> None:
         held, shift = self._held, BITS * number
         mine, stamp = EPOCHS << shift, epoch << shift
+        self._look = _NO_LOOK
         found = list(map(held.get, hashes, repeat(0)))
         if found.count(stamp) == len(found):  # held here alone and not used since: all go at once
             deque(map(held.pop, hashes), maxlen=0)

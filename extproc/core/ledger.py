@@ -84,8 +84,10 @@ class Ledger:
         `sent` is when that was, for news of another gateway that comes late; `told` whether its first token will be.
         """
         if key in self._entries:
-            self._take_off(key, now)
-        replica.books.send(key, uncached, tokens, now, replica.prefill_speed, sent, told=told)
+            before, its_tokens = self._entries.pop(key)
+            before.books.end(key, its_tokens, now)
+            before.recount()
+        replica.books.send(key, uncached, tokens, now, replica.prefill_speed, sent, told)
         replica.recount()
         self._entries[key] = (replica, tokens)
 
@@ -115,28 +117,23 @@ class Ledger:
         if entry is None:
             return 0.0
         books = entry[0].books
-        if books.left(
-            key
-        ):  # as of the last look; what was done then stays done, and most are looked at often
+        left = books.left(key)
+        if left:  # as of the last look; what was done then stays done, and most are looked at often
             books.backlog(now, entry[0].prefill_speed)
-        return books.left(key)
+            left = books.left(key)
+        return left
 
     def release(self, key: int, now: float, *, answered: bool = False) -> bool:
         """End an exchange's charge. Idempotent: True only the first time.
 
         `answered`: the engine's answer came to its end, so it has computed all that it was sent before it.
         """
-        if not self._take_off(key, now, answered=answered):
-            return False
-        if self.listener is not None:
-            self.listener.ended(key)
-        return True
-
-    def _take_off(self, key: int, now: float, *, answered: bool = False) -> bool:
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
         replica, tokens = entry
-        replica.books.end(key, tokens, now, answered=answered)
+        replica.books.end(key, tokens, now, answered)
         replica.recount()
+        if self.listener is not None:
+            self.listener.ended(key)
         return True

@@ -9,35 +9,36 @@ UNIT_SHIFT: Final = 6
 _WEIGHT_MAX: Final = 0xFFFF
 
 
-def runs_of(found: list[int | None]) -> list[tuple[int, int, int]]:
-    """Runs of the same packed value: where each begins, where it ends, and the value (0 for unknown).
+#: Where a run begins, where it ends, and the packed value that all of its hashes have (0 for unknown).
+Run = tuple[int, int, int]
+
+
+def runs_of(found: list[int | None]) -> list[Run]:
+    """Runs of the same packed value.
 
     Nearly every chain is one run or two, the second unknown; those are found without looking at each hash.
     """
     count, first = len(found), found[0]
     if found.count(first) == count:
         return [(0, count, first or 0)]
-    known = count
-    while found[known - 1] is None:
-        known -= 1
-    if first is not None and known < count and found[:known].count(first) == known:
+    known = count - found.count(None)
+    if first is not None and found[:known].count(first) == known:
         return [(0, known, first), (known, count, 0)]
-    found_runs, start = [], 0
-    while start < count:
-        before, stop = found[start], start + 1
-        while stop < count and found[stop] is before:
-            stop += 1
-        found_runs.append((start, stop, before or 0))
-        start = stop
-    return found_runs
+    runs, start, value = [], 0, first
+    for at, packed in enumerate(found):
+        if packed is not value:
+            runs.append((start, at, value or 0))
+            start, value = at, packed
+    runs.append((start, count, value or 0))
+    return runs
 
 
-def weights_of(ends: list[int]) -> list[int]:
-    """Weights of a chain's hashes, in units.
+def weights_of(ends: list[int], start: int, stop: int) -> list[int]:
+    """Weights of the hashes `start` to `stop` of a chain, in units.
 
     Within a long text all are of one size (core/prefix.py), so a size is turned into units once, wherever it stands.
     """
-    sizes = [ends[0], *map(sub, ends[1:], ends)]
+    sizes = list(map(sub, ends[start:stop], ends[start - 1 : stop] if start else [0, *ends]))
     units = {size: _weight(size) for size in set(sizes)}
     return list(map(units.__getitem__, sizes)) if len(units) > 1 else [units[sizes[0]]] * len(sizes)
 
