@@ -10,11 +10,11 @@ from extproc.core.cost import prefill_work
 from extproc.core.fleet import Replica
 from extproc.core.index import Holders
 from extproc.core.ledger import Ledger
-from extproc.core.policies import Ask, Choice
+from extproc.core.policies import OWN, Ask, Choice
 from extproc.core.policies.base import Rng
 from extproc.core.policies.least_tokens import LeastTokens
 from extproc.core.pool import Pool
-from extproc.core.prompt import Prompt
+from extproc.core.prompt import Chain, Prompt
 from extproc.core.shadow import Opinion
 from extproc.core.subset import Addresses
 
@@ -24,8 +24,8 @@ NO_CANDIDATE: Final = "no_candidate"
 _SAFE_POLICY = LeastTokens()
 #: The trouble of a decision whose policy raised or answered nonsense.
 POLICY_FAILED: Final = "policy_failed"
-#: Fraction of a prompt that can't come from the cache: the engine computes at least its last token.
-_LEAST_UNCACHED = 1
+#: Tokens of a prompt that can't come from the cache: the engine computes at least its last token.
+_LEAST_UNCACHED: Final = 1.0
 
 
 class Decision:
@@ -89,7 +89,8 @@ class Decision:
         self.ratio = 0.0
         self.before: Sequence[int] = ()
         self.holders: Holders | None = None
-        self.tokens = self.output = self.cached = self.work = self.rho = 0.0
+        self.tokens: float = 0
+        self.output = self.cached = self.work = self.rho = 0.0
         self.candidates: Sequence[Replica] = ()
         self.columns: Sequence[float] = ()
         self.excluded: Sequence[tuple[Replica, str]] = ()
@@ -135,8 +136,7 @@ def weigh(
 ) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
     decision = sized(key, pool, prompt, now)
-    ratio, tokens, output = decision.ratio, decision.tokens, decision.output
-    held = _held(pool, decision, ratio, tokens)
+    held = _held(pool, decision, prompt.chains) if prompt is not None else {}
     candidates: Sequence[Replica]
     adapter = pool.adapters.of(prompt) if pool.adapters is not None else ""
     if only or adapter:
@@ -148,10 +148,12 @@ def weigh(
     if not candidates:
         return decision
     decision.candidates = candidates
-    decision.columns = columns = _column(pool, candidates, held)
+    columns, holders = _column(pool, candidates, held)
+    decision.columns = columns
     decision.rho = rho = pool.rho(candidates, now)
-    half = 0.5 / pool.traits.prefill_doubling
-    ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, ratio, pool.index.fill)
+    half, tokens, output = 0.5 / pool.traits.prefill_doubling, float(decision.tokens), decision.output
+    ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, decision.ratio, pool.index.fill)
+    ask.holders = holders
     ask.is_even = pool.outlook.is_even
     ask.may_be_crowded = pool.outlook.is_crowded(pool.replicas)
     if pool.adapters is not None and adapter:
@@ -162,10 +164,11 @@ def weigh(
         choice = choice._replace(order=pool.domains.spread(choice.order, candidates, choice.scores))
     decision.choice = choice
     decision.reason = choice.reason
-    decision.order = [candidates[i] for i in choice.order]
-    decision.replica = decision.order[0]
-    decision.cached = columns[choice.order[0]]
-    decision.work = prefill_work(decision.cached, tokens, pool.traits.prefill_doubling)
+    order = choice.order
+    decision.order = list(map(candidates.__getitem__, order))
+    decision.replica = candidates[order[0]]
+    decision.cached = cached = columns[order[0]]
+    decision.work = prefill_work(cached, tokens, pool.traits.prefill_doubling)
     if pool.shadow is not None:
         chooser = None if decision.trouble == POLICY_FAILED else pool.policy
         decision.shadow = pool.shadow.look(ask, chooser, choice)
@@ -173,11 +176,21 @@ def weigh(
 
 
 def sized(key: int, pool: Pool, prompt: Prompt | None, now: float) -> Decision:
-    """A decision for no replica yet, with what its prompt and its answer are expected to have, in tokens."""
+    """A decision for no replica yet, with what its prompt and its answer are expected to have, in tokens.
+
+    The answer: what such requests got, bounded by this one's own limit.
+    """
     decision = Decision(key, pool, prompt, now)
-    decision.ratio = ratio = pool.tokens_per_byte(prompt) if prompt else 0.0
-    decision.tokens = tokens = math.ceil(prompt.size * ratio) if prompt else 0
-    decision.output = _expected_output(pool, prompt, tokens)
+    if prompt is None:
+        decision.output = pool.output.usual
+        return decision
+    decision.ratio = ratio = pool.tokens_per_byte(prompt)
+    decision.tokens = tokens = math.ceil(prompt.size * ratio)
+    if prompt.kind == "generate":  # else there is no output: embeddings, ranks
+        each = pool.output.predict(prompt.model, prompt.dialect, tokens)
+        if prompt.max_output is not None and prompt.max_output < each:
+            each = prompt.max_output
+        decision.output = each * prompt.n
     return decision
 
 
@@ -246,23 +259,11 @@ def _candidates(pool: Pool, held: dict[int, float], rng: Rng, now: float) -> Fou
     return usable(pool.replicas, rng, now)
 
 
-def _expected_output(pool: Pool, prompt: Prompt | None, tokens: float) -> float:
-    """Output tokens to expect: what such requests got, bounded by this one's own limit; none for embeddings."""
-    if prompt is None:
-        return pool.output.usual
-    if prompt.kind != "generate":
-        return 0
-    each = pool.output.predict(prompt.model, prompt.dialect, tokens)
-    if prompt.max_output is not None and prompt.max_output < each:
-        each = prompt.max_output
-    return each * prompt.n
-
-
-def _held(pool: Pool, decision: Decision, ratio: float, tokens: float) -> dict[int, float]:
+def _held(pool: Pool, decision: Decision, chains: Sequence[Chain]) -> dict[int, float]:
     """Tokens of the prompt that replicas hold, by their slots; only those that hold some."""
+    ratio, tokens = decision.ratio, decision.tokens
     held: dict[int, float] = {}
-    prompt = decision.prompt
-    chains = prompt.chains if prompt else ()
+    cached = 0.0
     for chain in chains:
         ends, found = chain.ends, {}
         decision.holders = holders = pool.index.holders(chain.hashes)
@@ -275,35 +276,41 @@ def _held(pool: Pool, decision: Decision, ratio: float, tokens: float) -> dict[i
         held = found
     if len(chains) > 1:
         decision.holders = None
-    if not held:
-        return held
     if pool.feedback is not None:  # a replica that was found wrong counts for less
         for slot, scale in pool.feedback.scales.items():
             if slot in held:
                 held[slot] *= scale
-    most = tokens - _LEAST_UNCACHED if tokens > _LEAST_UNCACHED else 0
-    for slot, cached in held.items():
-        if cached > most:
-            held[slot] = most
+    most = tokens - _LEAST_UNCACHED if tokens > _LEAST_UNCACHED else 0.0
+    if cached > most or len(chains) > 1:  # nobody holds more of an only prompt than who came last
+        for slot, cached in held.items():
+            if cached > most:
+                held[slot] = most
     return held
 
 
-def _column(pool: Pool, candidates: Sequence[Replica], held: dict[int, float]) -> list[float]:
-    """`held` in the candidates' order."""
+def _column(
+    pool: Pool, candidates: Sequence[Replica], held: dict[int, float]
+) -> tuple[list[float], list[int]]:
+    """`held` in the candidates' order; and where, as nearly all is 0 in a large fleet, it may be more than that."""
     if candidates is pool.replicas:  # the whole fleet: only who holds some is looked at
         column, places = [0.0] * len(candidates), pool.places
-        for slot in held:
-            column[places[slot]] = held[slot]
-        return column
+        holders = []
+        for slot, cached in held.items():
+            place = places[slot]
+            column[place] = cached
+            holders.append(place)
+        return column, holders
     get = held.get
-    return [get(replica.slot, 0.0) for replica in candidates]
+    column = [get(replica.slot, 0.0) for replica in candidates]
+    return column, [i for i, cached in enumerate(column) if cached]
 
 
 def _choose(pool: Pool, ask: Ask, picks: int, rng: Rng, decision: Decision) -> Choice:
     """Ask the policy; one that raises or answers nonsense costs it this request, never the client."""
+    policy = pool.policy
     try:
-        choice = pool.policy.choose(ask, picks, rng)
-        if _is_sound(choice, len(ask.replicas)):
+        choice = policy.choose(ask, picks, rng)
+        if type(policy) in OWN or _is_sound(choice, len(ask.replicas)):
             return choice
     except Exception:  # noqa: S110 - a policy is a plug-in; its fault is counted, whatever it is
         pass

@@ -16,7 +16,7 @@ from extproc.core.mirror import Mirror
 from extproc.core.outlook import NOWHERE, Outlook
 from extproc.core.output import OutputLengths
 from extproc.core.policies import Policy, make_policy
-from extproc.core.prompt import TOKENS_PER_BYTE, Chain, Prompt
+from extproc.core.prompt import BYTES_PER_TOKEN_ID, TOKENS_PER_BYTE, Chain, Prompt
 from extproc.core.ratios import Ratios
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
@@ -345,9 +345,14 @@ class Pool:
         return held
 
     def tokens_per_byte(self, prompt: Prompt) -> float:
-        """Tokens a byte of this prompt makes, what its template adds included, by what was learned of its model."""
+        """Tokens a byte of this prompt makes, what its template adds included, by what was learned of its model.
+
+        Exact for token ids.
+        """
+        if prompt.token_ids:
+            return 1.0 / BYTES_PER_TOKEN_ID
         ratio, template = self.ratios.line(prompt.model, prompt.script)
-        return prompt.tokens_per_byte(ratio + template / prompt.size if template and prompt.size else ratio)
+        return ratio + template / prompt.size if template and prompt.size else ratio
 
     def _capacity(self, kv_tokens: int) -> int:
         """Bytes of prompt that fit into a KV cache of so many tokens, at the starting ratio."""

@@ -78,10 +78,6 @@ class Prompt:
     #: None where nobody has looked. Places, no text.
     spots: dict[str, list[tuple[int, int]]] | None = field(default=None, compare=False)
 
-    def tokens_per_byte(self, ratio: float) -> float:
-        """Tokens for a byte of this prompt: exact for token ids, else the model's learned `ratio`."""
-        return 1.0 / BYTES_PER_TOKEN_ID if self.token_ids else ratio
-
     @property
     def is_text(self) -> bool:
         """Whether its bytes are all text, so that its tokens say how many a byte makes."""

@@ -141,10 +141,11 @@ class Ratios:
         models: most models that are remembered; the one longest without a prompt goes first.
     """
 
-    __slots__ = ("_known", "_lines", "_most", "_told", "start")
+    __slots__ = ("_known", "_lines", "_most", "_told", "_unknown", "start")
 
     def __init__(self, start: float = TOKENS_PER_BYTE, models: int = _MODELS) -> None:
         self.start = start
+        self._unknown = (start, 0.0)
         self._most = models
         self._known: dict[str, dict[str, _Line]] = {}  # in the order of their last prompts
         self._lines: dict[tuple[str, str], tuple[float, float]] = {}  # for reading: ratio and template
@@ -160,7 +161,8 @@ class Ratios:
 
     def line(self, model: str, script: str = "") -> tuple[float, float]:
         """Tokens a byte, and tokens that the template puts around a prompt, 0 and up."""
-        return self._lines.get((model, script)) or self._lines.get((model, "")) or (self.start, 0.0)
+        lines = self._lines
+        return (lines and (lines.get((model, script)) or lines.get((model, "")))) or self._unknown
 
     def observe(self, model: str, script: str, size: float, tokens: float) -> None:
         """A prompt of `size` bytes, all of them text, was `tokens` tokens. What makes no sense teaches nothing.

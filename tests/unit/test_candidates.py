@@ -131,6 +131,9 @@ def test_tokens_held_stand_with_their_replicas_in_the_whole_fleet_and_in_any_par
 ) -> None:
     pool = fleet(count)
     held = {slot: tokens for slot, tokens in held.items() if slot < count}
-    whole = _column(pool, pool.replicas, held)
+    whole, places = _column(pool, pool.replicas, held)
     assert whole == [held.get(replica.slot, 0.0) for replica in pool.replicas]
-    assert _column(pool, pool.replicas[::-1], held) == whole[::-1]
+    assert sorted(places) == [i for i, tokens in enumerate(whole) if tokens]
+    turned, places = _column(pool, pool.replicas[::-1], held)
+    assert turned == whole[::-1]
+    assert places == [i for i, tokens in enumerate(turned) if tokens]

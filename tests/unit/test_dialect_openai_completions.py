@@ -1,5 +1,6 @@
 import pytest
 
+from extproc.core.prompt import BYTES_PER_TOKEN_ID
 from tests.unit.reading import chain_of, check, prompt_of, refused, shared
 
 COMPLETIONS = "/v1/completions"
@@ -17,7 +18,7 @@ def test_token_ids_are_one_prompt_of_four_bytes_each() -> None:
     prompt = prompt_of(COMPLETIONS, {"model": "m", "prompt": [325, 610, 267]})
     assert prompt.token_ids
     assert prompt.chains[0].ends == [12]
-    assert prompt.tokens_per_byte(0.1) * prompt.size == 3
+    assert prompt.size == 3 * BYTES_PER_TOKEN_ID
 
 
 def test_equally_long_lists_of_ids_are_told_apart() -> None:

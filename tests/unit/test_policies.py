@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.core.decide import _is_sound
 from extproc.core.fleet import Replica, Traits
 from extproc.core.policies import POLICIES, Ask, check_policy, make_policy
 from extproc.core.policies.base import led_by, lowest
@@ -143,9 +144,10 @@ def test_every_policy_names_distinct_candidates_and_takes_a_fleet_of_one(name: s
     rng = random.Random(3)
     for count in (1, 2, 5):
         for picks in (1, 3, 5):
-            order = make_policy(name, {}).choose(ask(fleet(count)), picks, rng).order
-            assert len(order) == len(set(order)) == min(picks, count)
-            assert all(0 <= i < count for i in order)
+            choice = make_policy(name, {}).choose(ask(fleet(count)), picks, rng)
+            assert len(choice.order) == len(set(choice.order)) == min(picks, count)
+            assert all(0 <= i < count for i in choice.order)
+            assert _is_sound(choice, count)
 
 
 @pytest.mark.parametrize("name", ["charged_cost", "least_request", "least_tokens", "power_of_two", "random"])

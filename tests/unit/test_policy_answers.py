@@ -12,6 +12,7 @@ from extproc.core.decide import Decision, decide
 from extproc.core.ledger import Ledger
 from extproc.core.policies import POLICIES, Ask, Choice
 from extproc.core.policies.base import Rng
+from extproc.core.policies.least_tokens import LeastTokens
 from extproc.core.pool import Pool
 from tests.unit.policy_asks import chat
 
@@ -85,6 +86,17 @@ def test_a_policy_that_fails_is_counted_and_the_request_falls_to_least_tokens(wh
     assert decision.reason == "fewest_tokens"
     assert [replica.address for replica in decision.order] == [f"10.0.0.{i}:8000" for i in (2, 1, 3)]
     assert decision.replica is decision.order[0]
+
+
+def test_a_class_made_of_a_policy_of_the_package_is_checked_as_any_plug_in() -> None:
+    class Mine(LeastTokens):
+        def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
+            return Choice([7], (), "mine", {})
+
+    pool = pool_of(3)
+    pool.policy = Mine()
+    decision = decide(pool, None, Ledger(), random.Random(1), key=1, now=1.0)
+    assert (decision.trouble, decision.reason) == ("policy_failed", "fewest_tokens")
 
 
 def test_a_sound_answer_is_taken_as_it_is() -> None:

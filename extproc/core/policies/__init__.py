@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 from extproc.core.policies.base import Ask, Choice, Policy
 from extproc.core.policies.cache_aware import CacheAware
@@ -19,7 +19,7 @@ from extproc.core.policies.session_hash import SessionHash
 from extproc.core.policies.tiered_affinity import TieredAffinity
 from extproc.core.policies.weighted_headroom import WeightedHeadroom
 
-__all__ = ["POLICIES", "Ask", "Choice", "Policy", "check_policy", "make_policy"]
+__all__ = ["OWN", "POLICIES", "Ask", "Choice", "Policy", "check_policy", "make_policy"]
 
 #: Name in the settings -> what makes the policy. Settings are its keyword arguments.
 POLICIES: dict[str, Callable[..., Policy]] = {
@@ -37,6 +37,10 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "session_hash": SessionHash,
     "hybrid_hash": HybridHash,
 }
+
+#: The policies of this package: their answers are taken as they are (tests/unit/test_policies.py holds them to it), a
+#: plug-in's are checked each time. A class made of one of them is a plug-in too.
+OWN: Final = frozenset(POLICIES.values())
 
 
 def make_policy(name: str, settings: Mapping[str, float]) -> Policy:

@@ -33,12 +33,14 @@ class Ask:
         is_even: whether it is known that every candidate has the bias 1; False when nobody looked.
         may_be_crowded: False where it is known that none is (`Replica.crowded`); True when nobody looked.
         extra: seconds each candidate costs on top, whatever the policy finds (core/adapters.py); None for none.
+        holders: where in `cached` there is more than 0, in any order; None when nobody looked.
     """
 
     __slots__ = (
         "cached",
         "extra",
         "fill",
+        "holders",
         "is_even",
         "may_be_crowded",
         "now",
@@ -77,6 +79,7 @@ class Ask:
         self.is_even = False
         self.may_be_crowded = True
         self.extra: Sequence[float] | None = None
+        self.holders: Sequence[int] | None = None
 
 
 class Choice(NamedTuple):

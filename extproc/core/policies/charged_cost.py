@@ -73,23 +73,30 @@ class ChargedCost:
     def _costs(self, ask: Ask, charge: float) -> tuple[list[float], list[float]]:
         """Columns over the candidates: backlog, and the cost without the bias.
 
-        One loop over plain attributes: a pass for each part of the sum, or a call for each candidate, takes two to
-        three times as long. What holds for few of them, or for none as a rule, comes after it.
+        One loop over plain attributes, as if nobody held any of the prompt: a pass for each part of the sum, or a
+        call for each candidate, takes two to three times as long. What holds for few of them, or for none as a
+        rule, comes after it.
         """
         now, tokens, half = ask.now, ask.tokens, ask.per_doubling
         decode = self.decode_weight(ask.rho)
         whole = tokens * (1.0 + tokens * half)  # of which what is cached is saved
-        priced = charge * whole
+        speed = seconds = math.nan  # mostly all have the same speed
         backlogs: list[float] = []
         costs: list[float] = []
-        for replica, cached in zip(ask.replicas, ask.cached, strict=True):
+        for replica in ask.replicas:
             books = replica.books
             waits = books.idle_at - now
             if waits < books.floor:
                 waits = books.floor
             backlogs.append(waits)
-            price = charge * (whole - cached * (1.0 + cached * half)) if cached else priced
-            costs.append(waits + decode * replica.context + price / replica.prefill_speed)
+            if replica.prefill_speed != speed:
+                speed = replica.prefill_speed
+                seconds = charge * whole / speed
+            costs.append(waits + decode * replica.context + seconds)
+        for i in ask.holders if ask.holders is not None else range(len(costs)):
+            replica, cached = ask.replicas[i], ask.cached[i]
+            price = charge * (whole - cached * (1.0 + cached * half))
+            costs[i] = backlogs[i] + decode * replica.context + price / replica.prefill_speed
         if 1.0 + self.dry < charge:
             self._relieve(ask, charge, backlogs, costs)
         if ask.may_be_crowded:
@@ -155,8 +162,9 @@ class ChargedCost:
         if 1.0 + self.dry < charge:
             charged_there = self._charge(there, backlogs[other], charge)
             charged_here = self._charge(here, backlogs[home], charge)
-        price = charged_there * _seconds(ask, there, cached[other])
-        price -= charged_here * _seconds(ask, here, cached[home])
+        tokens, half, held, less = ask.tokens, ask.per_doubling, cached[home], cached[other]
+        price = charged_there * ((tokens - less) * (1.0 + (tokens + less) * half) / there.prefill_speed)
+        price -= charged_here * ((tokens - held) * (1.0 + (tokens + held) * half) / here.prefill_speed)
         rent = scores[home] + price - scores[other]
         if rent <= 0:
             return None
@@ -196,9 +204,3 @@ def _best_of_less(order: list[int], scores: Sequence[float], cached: Sequence[fl
     others = [score if less < held else math.inf for score, less in zip(scores, cached, strict=True)]
     best = min(others)
     return others.index(best) if best < math.inf else None
-
-
-def _seconds(ask: Ask, replica: Replica, cached: float) -> float:
-    """Seconds to compute on a replica what it lacks of the prompt, of which it holds `cached` tokens."""
-    tokens = ask.tokens
-    return (tokens - cached) * (1.0 + (tokens + cached) * ask.per_doubling) / replica.prefill_speed
