@@ -190,13 +190,13 @@ class Deciding:
         decision.replica.sent(self.request_id, now)
         self.state = DECIDED
         self.outcome = outcome
-        hit = str(int(decision.cached))
         several = pool.name if len(steering.pools) > 1 else ""
         if watched:
             steering.watched[self._key] = self
         # A rank before the tries, which are of replicas that have it.
         rank = b"" if pool.ranks is None else pool.ranks.told(decision, at_headers=at_headers)
-        owned, to, name = self.opening.owned, destination(decision, steering.rules.tries), self.request_id
+        to, hit, owned = destination(decision, steering.rules.tries), int(decision.cached), self.opening.owned
+        name = self.request_id
         data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         if decision.prefill is not None and pool.handover is not None:
             data += pool.handover.told(decision, at_headers=at_headers)

@@ -94,7 +94,7 @@ _SHAPES = 4096
 
 def steer(
     destination: str,
-    expected_hit: str,
+    expected_hit: int,
     request_id: str,
     *,
     at_headers: bool,
@@ -106,13 +106,14 @@ def steer(
 
     Args:
         destination: comma-separated ip:port, best first.
-        expected_hit, request_id: told to the replica; must be harmless as values of headers.
+        expected_hit: tokens, told to the replica.
+        request_id: told to it too; must be harmless as a header's value.
         at_headers: whether this answers the headers (no body comes) or the body.
         owned: the client's copies of owned headers to remove.
         pool: told in a header, and Envoy is to choose the route anew by it; "" where there is one pool.
         mark: what an observer of the response is to be told of it (core/observer.py); "" for nothing.
     """
-    to, hit, name = destination.encode(), expected_hit.encode(), request_id.encode()
+    to, hit, name = destination.encode(), b"%d" % expected_hit, request_id.encode()
     one, two, three, four, five = _shape(len(to), len(hit), len(name), pool, at_headers)
     answer = b"".join((one, to, two, hit, three, name, four, to, five))
     if at_headers and owned:

@@ -194,14 +194,14 @@ class Steering:
 
     def answered(self, ended: Ended, now: float) -> None:
         """A request ended at a replica: its breaker learns of it. Replicas nobody knows any more are ignored."""
+        address, silent = ended.replica, ended.silent
         for pool in self.pools:
-            replica = pool.get(ended.replica)
+            replica = pool.get(address)
             if replica is None:
                 continue
-            if ended.silent:
+            if silent:
                 replica.breaker.cancelled(ended.request_id)
-                continue
-            if not replica.breaker.went_well(ended.status, now):
+            elif not replica.breaker.went_well(ended.status, now):
                 self._judge(pool, replica, ended.request_id, ended.status, ended.retry_after, now)
 
     def succeeded(self, address: str, request_id: str, status: int, now: float) -> None:

@@ -6,7 +6,6 @@ first, as it travels on a stream of its own; it is kept for as long. Entries are
 exchanges have one id at a time, neither is told anything, since the log can't tell them apart.
 """
 
-from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from extproc.core.ending import GATEWAY, UNKNOWN, Ending
@@ -25,7 +24,7 @@ _MOST: Final = 20_000
 #: What is kept of an id that is not closed.
 _OPEN: Final = (0.0, False)
 
-T = TypeVar("T")
+T = TypeVar("T", bound=tuple[Any, Any])
 
 
 class Endings:
@@ -117,13 +116,12 @@ class Endings:
 
     def sweep(self, now: float) -> None:
         """Give up on entries that don't come. Call it every second or so."""
-        for exchange in _late(self._waiting, lambda kept: now - kept[1] > _PATIENCE):
+        for exchange, ended in _late(self._waiting, 1, now):
             self._metrics.log_entry("missing")
-            self._done(exchange[0], now, exchange[1])
-        for _ in _late(self._early, lambda kept: now - kept[1] > _PATIENCE):
+            self._done(exchange, now, ended)
+        for _ in _late(self._early, 1, now):
             self._metrics.log_entry("unclaimed")
-        for _ in _late(self._closed, lambda closed: now - closed[0] > _PATIENCE):
-            pass
+        _late(self._closed, 0, now)
 
     def _wait(self, exchange: Exchange, now: float) -> None:
         request_id = exchange.request_id
@@ -176,10 +174,14 @@ def _bound(kept: dict[str, Any]) -> None:
         del kept[next(iter(kept))]
 
 
-def _late(kept: dict[str, T], late: Callable[[T], bool]) -> Iterator[T]:
-    """Take out what came first for as long as it is late."""
-    while kept:
-        oldest = next(iter(kept))
-        if not late(kept[oldest]):
-            return
-        yield kept.pop(oldest)
+def _late(kept: dict[str, T], place: int, now: float) -> list[T]:
+    """Take out what came first, as far as that is too long ago; when it came has this place in it.
+
+    They are found in one go, as to ask a dict for its first key takes the longer the more were taken out before it.
+    """
+    late = []
+    for request_id, entry in kept.items():
+        if now - entry[place] <= _PATIENCE:
+            break
+        late.append(request_id)
+    return [kept.pop(request_id) for request_id in late]

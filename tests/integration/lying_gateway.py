@@ -49,7 +49,7 @@ def _answers(
         "twice": [go_on, go_on],
         "bad-value": [_headers("x-kvsteer-request-id", b"a\r\nb: c")],
         "authority": [_headers(":authority", b"a")],
-        "outside": [replies.steer(to, "0", "r", at_headers=not at_body)],
+        "outside": [replies.steer(to, 0, "r", at_headers=not at_body)],
     }
     return lies.get(fault, [go_on])
 

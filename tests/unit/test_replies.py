@@ -10,15 +10,15 @@ _A, _AB = "10.0.0.1:8000", "10.0.0.1:8000,10.0.0.22:443"
 
 
 @pytest.mark.parametrize("destination", [_A, _AB, "[2001:db8::1]:65535"])
-@pytest.mark.parametrize("hit", ["0", "2", "10", "1234567"])
+@pytest.mark.parametrize("hit", [0, 2, 10, 1234567])
 @pytest.mark.parametrize("request_id", ["a", "kvsteer-18", "x" * 128])
-def test_values_of_every_length_stand_where_they_belong(destination: str, hit: str, request_id: str) -> None:
+def test_values_of_every_length_stand_where_they_belong(destination: str, hit: int, request_id: str) -> None:
     message = pb.ProcessingResponse.FromString(steer(destination, hit, request_id, at_headers=False))
     common = message.request_body.response
     told = {option.header.key: option.header.raw_value for option in common.header_mutation.set_headers}
     assert told == {
         DESTINATION: destination.encode(),
-        "x-kvsteer-expected-hit": hit.encode(),
+        "x-kvsteer-expected-hit": str(hit).encode(),
         "x-kvsteer-request-id": request_id.encode(),
     }
     overwrites = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
@@ -29,15 +29,15 @@ def test_values_of_every_length_stand_where_they_belong(destination: str, hit: s
 
 
 def test_answers_of_one_shape_share_no_value() -> None:
-    first = steer(_A, "12", "one", at_headers=False)
-    second = steer("10.0.0.9:8000", "34", "two", at_headers=False)
+    first = steer(_A, 12, "one", at_headers=False)
+    second = steer("10.0.0.9:8000", 34, "two", at_headers=False)
     assert len(first) == len(second)
     assert b"10.0.0.9" not in first
     assert (second.count(b"10.0.0.9:8000"), second.count(b"34"), second.count(b"two")) == (2, 1, 1)
 
 
 def test_at_headers_the_clients_copies_go_beside_those_that_always_do_and_the_pool_is_told() -> None:
-    answer = steer(_A, "0", "id", at_headers=True, owned=("x-gateway-mine",), pool="big", mark="7/1/gw")
+    answer = steer(_A, 0, "id", at_headers=True, owned=("x-gateway-mine",), pool="big", mark="7/1/gw")
     message = pb.ProcessingResponse.FromString(answer)
     mutation = message.request_headers.response.header_mutation
     assert mutation.remove_headers[-1] == "x-gateway-mine"
