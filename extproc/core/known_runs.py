@@ -1,5 +1,6 @@
 """Hashes of long texts that came before: no text, only what it came to in a prefix chain (core/prefix.py)."""
 
+from collections import OrderedDict
 from typing import Final
 
 #: Most hashes kept, each of 1 KiB of text, and most texts: 64 MiB of text in 3 MiB of memory, and 1 MiB of keys.
@@ -20,7 +21,8 @@ class KnownRuns:
     __slots__ = ("_kept", "_most_hashes", "_most_texts", "_size")
 
     def __init__(self, most_hashes: int = _MOST_HASHES, most_texts: int = _MOST_TEXTS) -> None:
-        self._kept: dict[Key, list[int]] = {}
+        #: Not a dict, of which to find the first key takes the longer the more were taken out before it.
+        self._kept: OrderedDict[Key, list[int]] = OrderedDict()
         self._most_hashes, self._most_texts = most_hashes, most_texts
         self._size = 0
 
@@ -34,9 +36,9 @@ class KnownRuns:
 
     def get(self, key: Key) -> list[int] | None:
         """The run of a text, not to be changed; None where it is not known."""
-        run = self._kept.pop(key, None)
+        run = self._kept.get(key)
         if run is not None:
-            self._kept[key] = run  # the newest by this
+            self._kept.move_to_end(key)  # the newest by this
         return run
 
     def keep(self, key: Key, run: list[int]) -> None:
@@ -45,4 +47,5 @@ class KnownRuns:
         self._kept[key] = run
         self._size += len(run)
         while self._size > self._most_hashes or len(self._kept) > self._most_texts:
-            self._size -= len(self._kept.pop(next(iter(self._kept))))
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest)

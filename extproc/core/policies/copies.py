@@ -11,6 +11,7 @@ Rent of long ago says nothing of the load of today, so it fades.
 """
 
 import math
+from collections import OrderedDict
 from typing import Final
 
 #: Seconds after which rent has faded to 1/e: the span over which rho is averaged.
@@ -25,7 +26,8 @@ class Copies:
     __slots__ = ("_most", "_rents")
 
     def __init__(self, most: int = _PREFIXES) -> None:
-        self._rents: dict[int, tuple[float, float]] = {}  # in the order of the last rent
+        #: In the order of the last rent. Not a dict, whose first key is found the later the more went before it.
+        self._rents: OrderedDict[int, tuple[float, float]] = OrderedDict()
         self._most = most
 
     def __len__(self) -> int:
@@ -42,5 +44,5 @@ class Copies:
             return True
         self._rents[key] = (paid, now)
         if len(self._rents) > self._most:
-            del self._rents[next(iter(self._rents))]
+            self._rents.popitem(last=False)
         return False
