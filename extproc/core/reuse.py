@@ -14,6 +14,7 @@ ones, right to within one of them.
 
 import math
 from bisect import insort
+from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from extproc.core.prompt import Chain
@@ -75,7 +76,8 @@ class Reuse:
         self._sums = [0]  # own bytes of each generation, oldest first
         self._first = 0  # number of the oldest generation
         self._used = 0  # bytes used in the newest
-        self._points: dict[int, _Point] = {}  # by hash; oldest use first
+        #: By hash; oldest use first. Not a dict, whose first key is found the later the more went before it.
+        self._points: OrderedDict[int, _Point] = OrderedDict()
 
     def __len__(self) -> int:
         """Points remembered."""

@@ -22,6 +22,7 @@ A prediction that leans on a prompt still being computed there says nothing of t
 that prompt is compared. Usage without cached tokens is unknown, not zero.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Container
 from typing import Final, NamedTuple
 
@@ -85,7 +86,7 @@ class Truth:
         self._index = index
         self._limit = limit
         self._slots: dict[int, Cache] = {}
-        self._open: dict[Key, Announced] = {}
+        self._open: OrderedDict[Key, Announced] = OrderedDict()  # whose first key is found at once
         self._stale = 0.0  # until then none is open too long
         #: What this gateway does at present.
         self.role: Callable[[], str] = lambda: ALONE
