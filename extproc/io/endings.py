@@ -68,19 +68,18 @@ class Endings:
         if decision is None or decision.replica is None:
             self._refused(exchange, now)
             return
-        if self._logged and (ending is None or ending.by == UNKNOWN):
-            self._wait(exchange, now)
-            return
         if self._logged:
-            self._known(exchange, now)
+            if ending is None or ending.by == UNKNOWN:
+                self._wait(exchange, now)
+                return
+            self._known(exchange.request_id, ending, now)
         self._done(exchange, now)
 
-    def _known(self, exchange: Exchange, now: float) -> None:
+    def _known(self, request_id: str, ending: Ending, now: float) -> None:
         """Its stream told all. If even that, its breaker learns it here, as no entry may come."""
-        ending, request_id = exchange.ending, exchange.request_id
-        learns = ending is not None and ending.told and request_id not in self._early
+        learns = ending.told and request_id not in self._early
         self._close(request_id, now, learned=learns)
-        if learns and ending is not None and ending.status is not None:
+        if learns and ending.status is not None:
             self._steering.succeeded(ending.served, request_id, ending.status, now)
 
     def _refused(self, exchange: Exchange, now: float) -> None:
@@ -141,12 +140,12 @@ class Endings:
 
     def _close(self, request_id: str, now: float, *, learned: bool = False) -> None:
         """Entries of this id tell nothing from now on, nor to another exchange that waits for one."""
-        twin, _ = self._waiting.pop(request_id, (None, 0.0))
-        if twin is not None:
+        if request_id in self._waiting:
             self._metrics.log_entry("ambiguous")
-            self._done(twin, now)
-        if self._early.pop(request_id, None) is not None:
+            self._done(self._waiting.pop(request_id)[0], now)
+        if request_id in self._early:
             self._metrics.log_entry("known")
+            del self._early[request_id]
         self._closed[request_id] = now, learned
         _bound(self._closed)
 
@@ -158,11 +157,13 @@ class Endings:
 
     def _done(self, exchange: Exchange, now: float, ended: float | None = None) -> None:
         """All is known of an exchange that was over at `ended`, or now."""
-        assert exchange.decision is not None
-        exchange.ending = exchange.ending or Ending()
-        exchange.ending.over = True
-        exchange.ending.unguessed(exchange.decision.prompt)
-        self._steering.learn(exchange.decision, exchange.ending, now)
+        decision, ending = exchange.decision, exchange.ending
+        assert decision is not None
+        if ending is None:
+            ending = exchange.ending = Ending()
+        ending.over = True
+        ending.unguessed(decision.prompt)
+        self._steering.learn(decision, ending, now)
         self._metrics.ended(exchange)
         self._records.ended(exchange)
         if self.tracer is not None:

@@ -23,6 +23,9 @@ _GAUGES = {
 #: From a whole prompt in the cache to what nobody waits for: TTFT objectives lie between 0.1 and 10 s.
 _FIRST_TOKEN_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 
+#: The end of an exchange of which nobody told anything.
+_UNTOLD = Ending()
+
 #: Kinds of tokens that a usage tells of, by the attributes of `Usage` and the labels of the metric.
 _KINDS = ("input", "cached", "output")
 
@@ -73,7 +76,7 @@ class OutcomeMetrics(Collector):
 
     def ended(self, exchange: Exchange) -> None:
         """A stream is over."""
-        decision, ending, ended = exchange.decision, exchange.ending or Ending(), self._ended
+        decision, ending, ended = exchange.decision, exchange.ending or _UNTOLD, self._ended
         if decision is None:
             return
         pool = decision.pool.name
@@ -84,11 +87,12 @@ class OutcomeMetrics(Collector):
         if ending.first_token is not None:
             first = ending.first_token - decision.at + exchange.waited
             self._first.observe(first, exchange.request_id, pool)
-        if ending.usage is not None:
+        usage = ending.usage
+        if usage is not None:
             tokens = self._tokens.get(pool)
             if tokens is None:
                 tokens = self._tokens[pool] = _Tokens()
-            tokens.add(ending.usage)
+            tokens.add(usage)
 
     def _counted(self) -> Iterator[Metric]:
         """What is counted once a request, as counters."""
