@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
-#: Most hashes kept, each of 1 KiB of text, and most texts: 64 MiB of text in 3 MiB of memory, and 1 MiB of keys.
+#: Most hashes kept, each of 1 KiB of text, and most texts: 64 MiB of text in 3 MiB of memory, and 1.5 MiB of keys.
 _MOST_HASHES: Final = 65_536
 _MOST_TEXTS: Final = 4_096
 

@@ -107,9 +107,10 @@ def test_points_remembered_are_bounded_and_the_oldest_go() -> None:
     reuse = exact()
     for i in range(5000):
         reuse.use(chain(10 * i + 1, 10 * i + 2), 0, 0.0)
-    assert len(reuse) == 4096
-    assert last(reuse, chain(10 * 4999 + 1, 10 * 4999 + 2), 2) is not None
-    assert last(reuse, chain(1, 2), 2) is None
+        assert len(reuse) <= 4096
+    assert len(reuse) >= 4096 - 64, "more was forgotten than is forgotten at once"
+    kept = [i for i in range(5000) if last(reuse, chain(10 * i + 1, 10 * i + 2), 2) is not None]
+    assert kept == list(range(5000 - len(reuse) // 2, 5000))
 
 
 def test_cleared_it_knows_nothing() -> None:

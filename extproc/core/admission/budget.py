@@ -10,6 +10,7 @@ it took of a rate meanwhile it takes out of what is given next: neither makes a 
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -163,7 +164,7 @@ class Budget:
         self._absent_until = now
         self._told_at = now
         self._reserved: dict[int, Reserved] = {}
-        self._guessed: dict[int, Reserved] = {}
+        self._guessed: OrderedDict[int, Reserved] = OrderedDict()  # whose first key is found at once
         self._alone_at = now
         self.alone({}, now)
 
@@ -276,7 +277,7 @@ class Budget:
         if actual is None:
             self._guessed[key] = reserved
             if len(self._guessed) > _GUESSED:
-                del self._guessed[next(iter(self._guessed))]
+                self._guessed.popitem(last=False)
         used = reserved.tokens if actual is None else actual
         account.settled += used
         account.allowance += reserved.tokens - used
