@@ -199,7 +199,10 @@ class Books:
             self._sent[key] = _new_sent((at, uncached, due, told))
             if told:
                 self.awaits += 1
-        self._foresee()
+        if self.awaits:
+            self._foresee()
+        else:  # `floor` is 0 without any
+            self.idle_at = now + self.pending / speed
 
     def prompt_done(self, key: int, now: float, seen: float | None = None) -> tuple[float, float]:
         """The first output token of an exchange was seen: it and all sent before it are computed.

@@ -187,7 +187,8 @@ class Deciding:
         self.decision = decision = steering.decide(prompt, pool, self._key, now, told=watched, only=only)
         if decision.replica is None:
             return self._refuse(NO_CANDIDATE)
-        decision.replica.sent(self.request_id, now)
+        if not decision.replica.is_settled:  # else no breaker of it waits for a probe
+            decision.replica.sent(self.request_id, now)
         self.state = DECIDED
         self.outcome = outcome
         several = pool.name if len(steering.pools) > 1 else ""

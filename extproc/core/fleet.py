@@ -329,17 +329,17 @@ class Replica:
         books, sample, capacity = self.books, self.sample, self.kv_tokens
         requests, tokens = books.requests, books.tokens
         used = self.context = tokens / capacity
-        if sample is not None and sample.kv_used is not None:  # prefixes that requests share count once
+        if sample is not None and (shown := sample.kv_used) is not None:  # shared prefixes count once
             since = tokens - self._counted
-            used = sample.kv_used + (since / capacity if since > 0 else 0.0)
+            used = shown + since / capacity if since > 0 else shown
         occupancy = self.occupancy = (requests + self._strangers) / self.max_running
         self.kv_load = used
         crowded = occupancy >= 1 or used > KV_FREE
         if crowded != self.crowded:
             self.crowded = crowded
             self._outlook.crowding()
-        if self.place != NOWHERE:
-            self._outlook.in_flight[self.place] = requests
+        if (place := self.place) != NOWHERE:
+            self._outlook.in_flight[place] = requests
 
     def learn(self, work: float, seconds: float) -> None:
         """It did so much prompt work (core/cost.py) in so many seconds: learn `prefill_speed` from it.
