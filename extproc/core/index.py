@@ -301,6 +301,8 @@ class PrefixIndex:
         slot = self._slots.get(number)
         if slot is None or not 0 <= back < EPOCHS - 1:
             return 0
+        if slot.forgot:  # else an older mention of what was taken back would count beside the new one
+            self._compact(number, slot)
         epoch = (slot.epoch - 1 - back) % EPOCHS + 1
         mine, stamp = EPOCHS << BITS * number, epoch << BITS * number
         found = list(map(self._held.get, hashes, repeat(0)))
@@ -384,6 +386,7 @@ class PrefixIndex:
                     hashes.append(key)
                     weights.append(weight)
             slot.hashes[epoch], slot.weights[epoch] = hashes, weights
+        slot.forgot = False  # what is left is held
 
 
 def _bits(mask: int) -> Iterable[int]:

@@ -1,6 +1,7 @@
 """The prefix index: who holds what, bounded and forgetful in the right order."""
 
 import random
+from array import array
 from collections import OrderedDict
 
 import pytest
@@ -227,6 +228,39 @@ def test_without_pressure_it_agrees_with_a_plain_model(seed: int, slots: int) ->
             model.held[index.add_slot(10**9, float(step))] = OrderedDict()
         assert index.match(hashes) == model.match(hashes)
         assert len(index) == sum(map(len, model.held.values()))
+
+
+@examples(30)
+@given(st.integers(0, 2**32))
+def test_a_prompt_that_was_looked_for_first_is_placed_as_one_that_was_not(seed: int) -> None:
+    rng = random.Random(seed)
+    one, other = index_of(20_000, 20_000, ttl=40.0), index_of(20_000, 20_000, ttl=40.0)
+    for step in range(120):
+        prompt = chain(*[rng.randrange(2) + 10 * depth for depth in range(rng.randrange(1, 7))])
+        one.holders(prompt.hashes)
+        between, slot, now = rng.random(), rng.randrange(2), float(step)
+        for index in one, other:
+            if between < 0.1:
+                index.forget(slot, prompt.hashes[-2:])
+            elif between < 0.2:
+                index.place(1 - slot, Chain(prompt.hashes[:1], prompt.ends[:1]), now)
+            elif between < 0.25:
+                index.expire(now)
+        # The other is given hashes that it was not asked for.
+        assert one.place(slot, prompt, now) == other.place(slot, chain(*prompt.hashes), now)
+        for each in range(2):
+            assert one.dump(each, now) == other.dump(each, now)
+            assert (one.size(each), one.count(each)) == (other.size(each), other.count(each))
+
+
+def test_what_was_taken_back_and_comes_with_a_copy_counts_once() -> None:
+    index = index_of(100_000, ttl=13.0)  # an epoch takes a second
+    index.place(0, chain(1), 0.0)
+    index.place(0, chain(1), 1.5)  # the second epoch; its mention in the first is of no use any more
+    index.forget(0, [1])
+    assert index.restore(0, 1, 1.5, array("Q", [1]), array("H", [16]), 1.5) == 1, "into the first"
+    index.set_capacity(0, 0)
+    assert (index.count(0), index.size(0), index.who(1)) == (0, 0, ())
 
 
 @examples(20)
