@@ -265,5 +265,5 @@ async def test_a_stop_ends_reflection_that_is_open(kind: str) -> None:
         call = served.channel.stream_stream(reflection.PATHS[0])()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
         await call.read()
-        await served.transport.stop(0.1)
+        await served.transport.stop(5.0)
         assert await call.code() is grpc.StatusCode.OK
