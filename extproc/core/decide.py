@@ -165,7 +165,7 @@ def weigh(
     decision.choice = choice
     decision.reason = choice.reason
     order = choice.order
-    decision.order = list(map(candidates.__getitem__, order))
+    decision.order = [candidates[i] for i in order]
     decision.replica = candidates[order[0]]
     decision.cached = cached = columns[order[0]]
     decision.work = prefill_work(cached, tokens, pool.traits.prefill_doubling)
