@@ -11,15 +11,18 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
 from extproc.addresses import HostPort, parse_address
+from extproc.core import trimmed
 from extproc.core.headers import LB_NAMESPACE, SERVED
 from extproc.core.usage import token_usage
 from extproc.pb import trailers_pb2 as pb
+from extproc.pb.ext_proc_pb2 import ProcessingRequest
 
 #: How such a message begins where fields are in the order of their numbers, as Envoy writes them: the tag of
 #: `response_trailers`, field 7, a message (protobuf's encoding: 7 << 3 | 2).
 FIRST: Final = b"\x3a"
 #: Under which name Envoy sends attributes.
 FILTER: Final = "envoy.filters.http.ext_proc"
+_LB: Final = LB_NAMESPACE.encode()
 #: Attributes kept: replicas times attempts times status codes times orders of three fields, as maps have none.
 _KEPT: Final = 4096
 
@@ -50,7 +53,7 @@ _NONE: Final = Attributes()
 def read(data: bytes) -> Told | None:
     """What a message tells; None for one that is no clean end, or of an observer. Never raises."""
     try:
-        message = pb.ResponseEnd.FromString(data)
+        message = trimmed.read(pb.ResponseEnd, ProcessingRequest, data)
     except DecodeError:
         return None
     if message.WhichOneof("request") != "response_trailers" or message.observability_mode:
@@ -59,7 +62,8 @@ def read(data: bytes) -> Told | None:
     told = _NONE if raw is None else attributes(raw)
     context = message.metadata_context
     packed = context.typed_filter_metadata.get(token_usage.NAMESPACE)
-    if chosen := context.filter_metadata.get(LB_NAMESPACE):
+    # Nearly none has it, and its bytes say so at once.
+    if data.find(_LB) >= 0 and (chosen := context.filter_metadata.get(LB_NAMESPACE)):
         told = told._replace(served=told.served or selected(chosen))
     return Told(told, token_usage.NOTHING if packed is None else token_usage.in_packed(packed))
 

@@ -103,6 +103,8 @@ class Exchange(Bodied):
             return self._on_response(message, kind, now)
         if kind == "response_headers":
             return self._headers_answer(), False
+        if kind == "response_trailers" and self.state == DECIDED:
+            return self._end_answer()
         if kind == "request_body" and self.opening.mode == pb.ProcessingMode.STREAMED:
             return GO_ON_BODY
         return NEUTRAL.get(kind, SILENCE)
@@ -156,21 +158,24 @@ class Exchange(Bodied):
         if desk is None and (known := steering.openings.find(data)) is not None:
             return self._on_headers(*known, now)
         try:
-            start = RequestStart.FromString(data)
-            if start.observability_mode:
-                observer.seen(pb.ProcessingRequest.FromString(data), steering, now)
+            whole = pb.ProcessingRequest.FromString(data)
+            if whole.observability_mode:
+                observer.seen(whole, steering, now)
                 return self._leave(OBSERVED)
-            if start.WhichOneof("request") != "request_headers":
+            if whole.WhichOneof("request") != "request_headers":
                 return self._leave(NOT_EXT_PROC)
+            # Written anew, as a field that came twice is in it once, and as who reads all of it would read it.
+            written = whole.SerializeToString()
             wanted = desk.wanted if desk is not None else NOTHING
-            opening = Opening(start, selects=rules.test_selection, wanted=wanted)
-            lists = rules.lists_models and opening.path.startswith(MODELS)
-            whole = pb.ProcessingRequest.FromString(data) if desk is not None or lists else None
+            opening = Opening(RequestStart.FromString(written), selects=rules.test_selection, wanted=wanted)
         except DecodeError:
             return self._leave(NOT_EXT_PROC)
-        if whole is None:
+        name = opening.request_id or f"kvsteer-{self._key}"
+        if desk is not None or (rules.lists_models and opening.path.startswith(MODELS)):
+            return self._on_headers(opening, name, now, whole)
+        if written == data:
             steering.openings.keep(data, opening)
-        return self._on_headers(opening, opening.request_id or f"kvsteer-{self._key}", now, whole)
+        return self._on_headers(opening, name, now)
 
     def _on_headers(
         self, opening: Opening, name: str, now: float, whole: pb.ProcessingRequest | None = None

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import UInt32Value
 
 from extproc.addresses import HostPort
+from extproc.core import trimmed
 from extproc.core.usage import token_usage
 from extproc.core.usage.record import Usage
 from extproc.pb import access_log_pb2 as full
@@ -88,7 +89,7 @@ def read(data: bytes, asks: Callable[[str], bool] = lambda _request_id: True) ->
     `asks`: whether the usage of a request is to be read, by its id: of most it is known by then.
     """
     try:
-        message = pb.LogMessage.FromString(data)
+        message = trimmed.read(pb.LogMessage, full.StreamAccessLogsMessage, data)
     except DecodeError:
         return
     for entry in message.http_logs.log_entry:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kvsteer/log_entry.proto\x12\x14kvsteer.accesslog.v1\"A\n\nLogMessage\x12\x33\n\thttp_logs\x18\x02 \x01(\x0b\x32 .kvsteer.accesslog.v1.LogEntries\"?\n\nLogEntries\x12\x31\n\tlog_entry\x18\x01 \x03(\x0b\x32\x1e.kvsteer.accesslog.v1.LogEntry\"\xae\x01\n\x08LogEntry\x12:\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32\x1f.kvsteer.accesslog.v1.LogCommon\x12\x31\n\x07request\x18\x03 \x01(\x0b\x32 .kvsteer.accesslog.v1.LogRequest\x12\x33\n\x08response\x18\x04 \x01(\x0b\x32!.kvsteer.accesslog.v1.LogResponse\"\xd1\x01\n\tLogCommon\x12(\n time_to_first_downstream_tx_byte\x18\x0b \x01(\x0c\x12\'\n\x1ftime_to_last_downstream_tx_byte\x18\x0c \x01(\x0c\x12\x1f\n\x17upstream_remote_address\x18\r \x01(\x0c\x12\x16\n\x0eresponse_flags\x18\x10 \x01(\x0c\x12\x10\n\x08metadata\x18\x11 \x01(\x0c\x12&\n\x1eupstream_request_attempt_count\x18\x18 \x01(\r\" \n\nLogRequest\x12\x12\n\nrequest_id\x18\t \x01(\t\"\xcd\x01\n\x0bLogResponse\x12\x15\n\rresponse_code\x18\x01 \x01(\x0c\x12P\n\x10response_headers\x18\x04 \x03(\x0b\x32\x36.kvsteer.accesslog.v1.LogResponse.ResponseHeadersEntry\x12\x1d\n\x15response_code_details\x18\x06 \x01(\t\x1a\x36\n\x14ResponseHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa4\x01\n\x0bLogMetadata\x12Y\n\x15typed_filter_metadata\x18\x02 \x03(\x0b\x32:.kvsteer.accesslog.v1.LogMetadata.TypedFilterMetadataEntry\x1a:\n\x18TypedFilterMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kvsteer/log_entry.proto\x12\x14kvsteer.accesslog.v1\"A\n\nLogMessage\x12\x33\n\thttp_logs\x18\x02 \x01(\x0b\x32 .kvsteer.accesslog.v1.LogEntries\"?\n\nLogEntries\x12\x31\n\tlog_entry\x18\x01 \x03(\x0b\x32\x1e.kvsteer.accesslog.v1.LogEntry\"\xae\x01\n\x08LogEntry\x12:\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32\x1f.kvsteer.accesslog.v1.LogCommon\x12\x31\n\x07request\x18\x03 \x01(\x0b\x32 .kvsteer.accesslog.v1.LogRequest\x12\x33\n\x08response\x18\x04 \x01(\x0b\x32!.kvsteer.accesslog.v1.LogResponse\"\xef\x02\n\tLogCommon\x12-\n time_to_first_downstream_tx_byte\x18\x0b \x01(\x0cH\x00\x88\x01\x01\x12,\n\x1ftime_to_last_downstream_tx_byte\x18\x0c \x01(\x0cH\x01\x88\x01\x01\x12$\n\x17upstream_remote_address\x18\r \x01(\x0cH\x02\x88\x01\x01\x12\x1b\n\x0eresponse_flags\x18\x10 \x01(\x0cH\x03\x88\x01\x01\x12\x15\n\x08metadata\x18\x11 \x01(\x0cH\x04\x88\x01\x01\x12&\n\x1eupstream_request_attempt_count\x18\x18 \x01(\rB#\n!_time_to_first_downstream_tx_byteB\"\n _time_to_last_downstream_tx_byteB\x1a\n\x18_upstream_remote_addressB\x11\n\x0f_response_flagsB\x0b\n\t_metadata\" \n\nLogRequest\x12\x12\n\nrequest_id\x18\t \x01(\t\"\xe4\x01\n\x0bLogResponse\x12\x1a\n\rresponse_code\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12P\n\x10response_headers\x18\x04 \x03(\x0b\x32\x36.kvsteer.accesslog.v1.LogResponse.ResponseHeadersEntry\x12\x1d\n\x15response_code_details\x18\x06 \x01(\t\x1a\x36\n\x14ResponseHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x0e_response_codeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LOGRESPONSE_RESPONSEHEADERSENTRY']._loaded_options = None
   _globals['_LOGRESPONSE_RESPONSEHEADERSENTRY']._serialized_options = b'8\001'
-  _globals['_LOGMETADATA_TYPEDFILTERMETADATAENTRY']._loaded_options = None
-  _globals['_LOGMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_options = b'8\001'
   _globals['_LOGMESSAGE']._serialized_start=49
   _globals['_LOGMESSAGE']._serialized_end=114
   _globals['_LOGENTRIES']._serialized_start=116
@@ -42,15 +40,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOGENTRY']._serialized_start=182
   _globals['_LOGENTRY']._serialized_end=356
   _globals['_LOGCOMMON']._serialized_start=359
-  _globals['_LOGCOMMON']._serialized_end=568
-  _globals['_LOGREQUEST']._serialized_start=570
-  _globals['_LOGREQUEST']._serialized_end=602
-  _globals['_LOGRESPONSE']._serialized_start=605
-  _globals['_LOGRESPONSE']._serialized_end=810
-  _globals['_LOGRESPONSE_RESPONSEHEADERSENTRY']._serialized_start=756
-  _globals['_LOGRESPONSE_RESPONSEHEADERSENTRY']._serialized_end=810
-  _globals['_LOGMETADATA']._serialized_start=813
-  _globals['_LOGMETADATA']._serialized_end=977
-  _globals['_LOGMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_start=919
-  _globals['_LOGMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_end=977
+  _globals['_LOGCOMMON']._serialized_end=726
+  _globals['_LOGREQUEST']._serialized_start=728
+  _globals['_LOGREQUEST']._serialized_end=760
+  _globals['_LOGRESPONSE']._serialized_start=763
+  _globals['_LOGRESPONSE']._serialized_end=991
+  _globals['_LOGRESPONSE_RESPONSEHEADERSENTRY']._serialized_start=919
+  _globals['_LOGRESPONSE_RESPONSEHEADERSENTRY']._serialized_end=973
 # @@protoc_insertion_point(module_scope)

@@ -66,16 +66,3 @@ class LogResponse(_message.Message):
     response_headers: _containers.ScalarMap[str, str]
     response_code_details: str
     def __init__(self, response_code: _Optional[bytes] = ..., response_headers: _Optional[_Mapping[str, str]] = ..., response_code_details: _Optional[str] = ...) -> None: ...
-
-class LogMetadata(_message.Message):
-    __slots__ = ("typed_filter_metadata",)
-    class TypedFilterMetadataEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: bytes
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
-    TYPED_FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
-    typed_filter_metadata: _containers.ScalarMap[str, bytes]
-    def __init__(self, typed_filter_metadata: _Optional[_Mapping[str, bytes]] = ...) -> None: ...

@@ -22,10 +22,9 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from extproc.pb import ext_proc_pb2 as kvsteer_dot_ext__proc__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvsteer/trailers.proto\x12\x12kvsteer.extproc.v1\x1a\x16kvsteer/ext_proc.proto\"\x88\x03\n\x0bResponseEnd\x12\x19\n\x0frequest_headers\x18\x02 \x01(\x0cH\x00\x12\x1a\n\x10response_headers\x18\x03 \x01(\x0cH\x00\x12\x16\n\x0crequest_body\x18\x04 \x01(\x0cH\x00\x12\x17\n\rresponse_body\x18\x05 \x01(\x0cH\x00\x12\x1a\n\x10request_trailers\x18\x06 \x01(\x0cH\x00\x12\x1b\n\x11response_trailers\x18\x07 \x01(\x0cH\x00\x12\x39\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1f.kvsteer.extproc.v1.EndMetadata\x12\x43\n\nattributes\x18\t \x03(\x0b\x32/.kvsteer.extproc.v1.ResponseEnd.AttributesEntry\x12\x1a\n\x12observability_mode\x18\n \x01(\x08\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\t\n\x07request\"\xa7\x02\n\x0b\x45ndMetadata\x12L\n\x0f\x66ilter_metadata\x18\x01 \x03(\x0b\x32\x33.kvsteer.extproc.v1.EndMetadata.FilterMetadataEntry\x12W\n\x15typed_filter_metadata\x18\x02 \x03(\x0b\x32\x38.kvsteer.extproc.v1.EndMetadata.TypedFilterMetadataEntry\x1a\x35\n\x13\x46ilterMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x1a:\n\x18TypedFilterMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"N\n\x0bPackedUsage\x12\x10\n\x08type_url\x18\x01 \x01(\t\x12-\n\x05value\x18\x02 \x01(\x0b\x32\x1e.kvsteer.extproc.v1.TokenUsageb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16kvsteer/trailers.proto\x12\x12kvsteer.extproc.v1\"\x88\x03\n\x0bResponseEnd\x12\x19\n\x0frequest_headers\x18\x02 \x01(\x0cH\x00\x12\x1a\n\x10response_headers\x18\x03 \x01(\x0cH\x00\x12\x16\n\x0crequest_body\x18\x04 \x01(\x0cH\x00\x12\x17\n\rresponse_body\x18\x05 \x01(\x0cH\x00\x12\x1a\n\x10request_trailers\x18\x06 \x01(\x0cH\x00\x12\x1b\n\x11response_trailers\x18\x07 \x01(\x0cH\x00\x12\x39\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1f.kvsteer.extproc.v1.EndMetadata\x12\x43\n\nattributes\x18\t \x03(\x0b\x32/.kvsteer.extproc.v1.ResponseEnd.AttributesEntry\x12\x1a\n\x12observability_mode\x18\n \x01(\x08\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\t\n\x07request\"\xa7\x02\n\x0b\x45ndMetadata\x12L\n\x0f\x66ilter_metadata\x18\x01 \x03(\x0b\x32\x33.kvsteer.extproc.v1.EndMetadata.FilterMetadataEntry\x12W\n\x15typed_filter_metadata\x18\x02 \x03(\x0b\x32\x38.kvsteer.extproc.v1.EndMetadata.TypedFilterMetadataEntry\x1a\x35\n\x13\x46ilterMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x1a:\n\x18TypedFilterMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,16 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENDMETADATA_FILTERMETADATAENTRY']._serialized_options = b'8\001'
   _globals['_ENDMETADATA_TYPEDFILTERMETADATAENTRY']._loaded_options = None
   _globals['_ENDMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_options = b'8\001'
-  _globals['_RESPONSEEND']._serialized_start=71
-  _globals['_RESPONSEEND']._serialized_end=463
-  _globals['_RESPONSEEND_ATTRIBUTESENTRY']._serialized_start=403
-  _globals['_RESPONSEEND_ATTRIBUTESENTRY']._serialized_end=452
-  _globals['_ENDMETADATA']._serialized_start=466
-  _globals['_ENDMETADATA']._serialized_end=761
-  _globals['_ENDMETADATA_FILTERMETADATAENTRY']._serialized_start=648
-  _globals['_ENDMETADATA_FILTERMETADATAENTRY']._serialized_end=701
-  _globals['_ENDMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_start=703
-  _globals['_ENDMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_end=761
-  _globals['_PACKEDUSAGE']._serialized_start=763
-  _globals['_PACKEDUSAGE']._serialized_end=841
+  _globals['_RESPONSEEND']._serialized_start=47
+  _globals['_RESPONSEEND']._serialized_end=439
+  _globals['_RESPONSEEND_ATTRIBUTESENTRY']._serialized_start=379
+  _globals['_RESPONSEEND_ATTRIBUTESENTRY']._serialized_end=428
+  _globals['_ENDMETADATA']._serialized_start=442
+  _globals['_ENDMETADATA']._serialized_end=737
+  _globals['_ENDMETADATA_FILTERMETADATAENTRY']._serialized_start=624
+  _globals['_ENDMETADATA_FILTERMETADATAENTRY']._serialized_end=677
+  _globals['_ENDMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_start=679
+  _globals['_ENDMETADATA_TYPEDFILTERMETADATAENTRY']._serialized_end=737
 # @@protoc_insertion_point(module_scope)

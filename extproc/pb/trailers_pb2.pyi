@@ -1,4 +1,3 @@
-from extproc.pb import ext_proc_pb2 as _ext_proc_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -57,11 +56,3 @@ class EndMetadata(_message.Message):
     filter_metadata: _containers.ScalarMap[str, bytes]
     typed_filter_metadata: _containers.ScalarMap[str, bytes]
     def __init__(self, filter_metadata: _Optional[_Mapping[str, bytes]] = ..., typed_filter_metadata: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
-
-class PackedUsage(_message.Message):
-    __slots__ = ("type_url", "value")
-    TYPE_URL_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    type_url: str
-    value: _ext_proc_pb2.TokenUsage
-    def __init__(self, type_url: _Optional[str] = ..., value: _Optional[_Union[_ext_proc_pb2.TokenUsage, _Mapping[str, _Any]]] = ...) -> None: ...

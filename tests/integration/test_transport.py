@@ -149,6 +149,17 @@ async def test_garbage_ends_its_own_stream_and_no_other(served: Served) -> None:
     assert set_headers(answer(await good.read()))
 
 
+async def test_a_client_that_compresses_is_told_that_nothing_compressed_is_taken(served: Served) -> None:
+    for how in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+        messages = [request_headers(extra="x" * 1000)]
+        call = served.channel.stream_stream(PROCESS)(messages, compression=how)
+        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+    plain = served.stream()
+    assert set_headers(await decided(plain))
+    offered = dict(await plain.initial_metadata()).get("grpc-accept-encoding", "identity")
+    assert offered == "identity"
+
+
 @pytest.mark.parametrize(
     ("service", "when_ready", "when_not"),
     [

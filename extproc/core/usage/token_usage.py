@@ -7,15 +7,21 @@ cached tokens are part of the input, reasoning of the output, whatever the engin
 
 from typing import Final, NamedTuple
 
+from google.protobuf.any_pb2 import Any
 from google.protobuf.message import DecodeError
 
 from extproc.core.usage.record import Usage, checked
-from extproc.pb import ext_proc_pb2, log_entry_pb2, trailers_pb2
+from extproc.pb import access_log_pb2, ext_proc_pb2
 
 #: Where Envoy puts the record unless its configuration says otherwise.
 NAMESPACE: Final = "envoy.ai.token_usage"
 #: Full name of the message; a type URL ends with it, after a slash (google/protobuf/any.proto).
 _MESSAGE = "/envoy.data.ai.v3.TokenUsage"
+#: As Envoy writes it, and what so stands in an Any before a record's length (fields 1 and 2, each with a length).
+_TYPE_URL = "type.googleapis.com" + _MESSAGE
+_BEFORE_RECORD = bytes((1 << 3 | 2, len(_TYPE_URL))) + _TYPE_URL.encode() + bytes((2 << 3 | 2,))
+#: Longest record whose length takes one byte.
+_SHORT = 127
 
 # What a record was like: a closed set that labels metrics.
 COMPLETE: Final = "complete"  # the only one that gives a usage
@@ -45,14 +51,13 @@ _GARBLED = Told(None, GARBLED)
 def in_log_metadata(data: bytes) -> Told:
     """The record in the serialized metadata of an entry of the access log. Never raises for what a peer sends."""
     try:
-        packed = log_entry_pb2.LogMetadata.FromString(data).typed_filter_metadata.get(NAMESPACE)
+        return in_metadata(access_log_pb2.Metadata.FromString(data))
     except DecodeError:
         return _GARBLED
-    return NOTHING if packed is None else in_packed(packed)
 
 
-def in_metadata(metadata: ext_proc_pb2.Metadata) -> Told:
-    """The record in a request's metadata, as ext_proc has it."""
+def in_metadata(metadata: ext_proc_pb2.Metadata | access_log_pb2.Metadata) -> Told:
+    """The record in a request's metadata, as ext_proc or the access log has it."""
     typed = metadata.typed_filter_metadata
     if NAMESPACE not in typed:
         return NOTHING
@@ -72,11 +77,14 @@ def in_any(type_url: str, value: bytes) -> Told:
 
 def in_packed(data: bytes) -> Told:
     """The record in a serialized google.protobuf.Any. Never raises for what a peer sends."""
+    at = len(_BEFORE_RECORD)
+    if data.startswith(_BEFORE_RECORD) and at < len(data) and data[at] == len(data) - at - 1 <= _SHORT:
+        return in_any(_TYPE_URL, data[at + 1 :])
     try:
-        packed = trailers_pb2.PackedUsage.FromString(data)
+        packed = Any.FromString(data)
     except DecodeError:
         return _GARBLED
-    return _in_record(packed.value) if packed.type_url.endswith(_MESSAGE) else _GARBLED
+    return in_any(packed.type_url, packed.value)
 
 
 def _in_record(record: ext_proc_pb2.TokenUsage) -> Told:
