@@ -36,7 +36,7 @@ _REPLICA: Final = {
     "pool": _TEXT, "replica": _TEXT, "state": _TEXT, "state_cause": Maybe(_TEXT, True), "share": Maybe(_NUMBER, True),
     "excluded": Maybe(_TEXT), "headroom": Maybe(_NUMBER), "requests_in_flight": _COUNT, "tokens_in_flight": _NUMBER,
     "backlog_seconds": _NUMBER, "kv_used": Maybe(_NUMBER), "index_entries": _COUNT, "cache": Maybe(_CACHE, True),
-    "sample_age": Maybe(_NUMBER),
+    "sample_age": Maybe(_NUMBER), "scrape_failure": Maybe(_TEXT, True),
 }  # fmt: skip
 _REMOVED: Final = {"pool": _TEXT, "replica": _TEXT, "state": _TEXT, "state_cause": _TEXT}
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.table import Table
@@ -13,6 +13,8 @@ from extproc.cli.terminal import console, plain
 
 #: Columns of a table that no terminal bounds.
 _PIPED_WIDTH = 160
+#: Who took a replica out whose metrics can't be had (core/lifecycle.py), and what is said of them.
+_METRICS: Final = "metrics"
 
 
 @click.command()
@@ -68,11 +70,14 @@ def table(rows: list[dict[str, Any]], removed: Sequence[dict[str, Any]] = ()) ->
 
 
 def _remarks(row: dict[str, Any]) -> list[str]:
-    """Why a replica gets nothing, or less than the others."""
-    why, share = row["excluded"], row.get("share") or 1
+    """Why a replica gets nothing, or less than the others, and why nothing new is known of it."""
+    why, share, unheard = row["excluded"], row.get("share") or 1, row.get("scrape_failure")
     if why == row["state"]:
         why = row.get("state_cause")  # who took it out, as the state says the rest
-    return [*([why] if why else []), *([f"share {share:.0%}"] if 0 < share < 1 else [])]
+    if why == _METRICS and unheard:
+        why = None  # told with its word
+    remarks = [why, f"share {share:.0%}" if 0 < share < 1 else None, unheard and f"{_METRICS}: {unheard}"]
+    return [remark for remark in remarks if remark]
 
 
 def _named(row: dict[str, Any], *remarks: str) -> tuple[str, str, str]:

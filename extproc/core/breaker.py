@@ -15,7 +15,8 @@ decides. That it began well decides nothing: an engine whose worker has died sti
 A replica that fails half of its requests passes half of its probes. What counts against it is that it opens again
 soon after: it is away for longer each time, until it was well for a whole `window`.
 
-Failures are what says the engine is broken: no connection, a reset, a 5xx, a time-out. What says that the
+Failures are what says the engine is broken: no connection, a reset, a 5xx, a time-out, or a try
+that Envoy repeated elsewhere, of which nothing more is told. What says that the
 request was wrong (4xx) or that the engine is full (429, or 503 with Retry-After) opens nothing: it is pushback,
 and lowers the replica's headroom for as long as it asks (`pushed_until`).
 """

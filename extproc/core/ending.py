@@ -43,13 +43,14 @@ class Ending:
         uncomputed: it ended before its prompt was computed, by what the books believe; asked only where nothing
             told that a replica got it.
         over: nothing more will be told.
+        blamed: whoever failed a try before the last was learned of.
         is_filters: the usage is Envoy's filter's, which goes by HTTP's end and not by the stream's own words.
         first_token: seconds, when the first piece of the answer was seen; None while unknown.
     """
 
     __slots__ = (
-        "attempts", "by", "first_token", "is_filters", "over", "served", "status", "told", "uncomputed", "unreached",
-        "usage", "verdict",
+        "attempts", "blamed", "by", "first_token", "is_filters", "over", "served", "status", "told", "uncomputed",
+        "unreached", "usage", "verdict",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class Ending:
         self.attempts: int | None = None
         self.usage: Usage | None = None
         self.verdict = token_usage.ABSENT
-        self.unreached = self.uncomputed = self.over = self.told = self.is_filters = False
+        self.unreached = self.uncomputed = self.over = self.told = self.is_filters = self.blamed = False
         self.first_token: float | None = None
 
     @classmethod
@@ -78,6 +79,11 @@ class Ending:
     def answered(self) -> bool:
         """Whether an engine's answer, no error, came to its end."""
         return self.by == COMPLETE and self.status is not None and self.status < 400
+
+    @property
+    def retried(self) -> bool:
+        """Whether it was told that Envoy tried again."""
+        return self.attempts is not None and self.attempts > 1
 
     def trailers(self, message: pb.ProcessingRequest) -> None:
         """The response ended cleanly. Never raises for what a peer sends."""

@@ -213,10 +213,12 @@ class Exchange(Bodied):
         return None
 
     def _note(self, how: Callable[[Ending, Any], None], told: Any, now: float) -> None:
-        """Something told of the end; whoever served it is charged for it."""
+        """Something told of the end; whoever served it is charged for it, and who failed it first is blamed."""
         ending = self.ending = self.ending or Ending()
         how(ending, told)
         self._steering.served(self.decision, ending.served, now)
+        if ending.retried:
+            self._steering.retried(self.decision, ending, self.request_id, now)
 
     def _on_response(self, message: pb.ProcessingRequest, kind: str, now: float) -> Reply:
         """A message of a response whose body comes."""

@@ -107,9 +107,9 @@ class Replica:
     __slots__ = (
         "_counted", "_decode", "_failures", "_headroom", "_outlook", "_prefill", "_progress", "_seen_beyond",
         "_speeds", "_strangers", "address", "barred", "bias", "books", "breaker", "context", "cost", "crowded",
-        "decode_speed", "fresh_until", "headroom", "incarnation", "is_settled", "kv_load", "kv_tokens", "lean",
-        "life", "max_running", "occupancy", "pace", "place", "prefill_speed", "sample", "share", "slot", "traits",
-        "unheard",
+        "decode_speed", "failed_tries", "fresh_until", "headroom", "incarnation", "is_settled", "kv_load",
+        "kv_tokens", "lean", "life", "max_running", "occupancy", "pace", "place", "prefill_speed", "sample", "share",
+        "slot", "traits", "unheard",
     )  # fmt: skip
 
     def __init__(
@@ -132,6 +132,8 @@ class Replica:
         self.books = Books()
         self.life = Lifecycle(traits.warm_up, now, started)
         self.breaker = Breaker(traits.breaker)
+        #: Tries of requests that it failed and others served.
+        self.failed_tries = 0
         self.pace = Pace()
         #: Share 0..1 of the requests for which it is a candidate: below 1 while it warms up (L1) or is slow (L6).
         self.share = self.life.share(now)

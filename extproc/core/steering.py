@@ -28,6 +28,7 @@ from extproc.core.router import Router
 from extproc.core.routes import Route
 from extproc.core.subset import Subset
 from extproc.core.tracing import Traces
+from extproc.core.tries import failed
 from extproc.core.usage.allowance import Allowance
 
 
@@ -210,6 +211,23 @@ class Steering:
             replica = pool.get(address)
             if replica is not None and not replica.breaker.went_well(status, now):
                 self._judge(pool, replica, request_id, status, None, now)
+
+    def retried(self, decision: Decision | None, ending: Ending, request_id: str, now: float) -> None:
+        """Envoy tried an exchange again: breakers learn who failed it, as soon as that is told, and once.
+
+        How is not told, so each such try is a failure like a broken connection, whatever the replica asked for.
+        """
+        if decision is None or ending.blamed or not ending.served or ending.attempts is None:
+            return
+        ending.blamed = True
+        for replica in failed(decision, self.rules.tries, ending.served, ending.attempts):
+            if decision.pool.get(replica.address) is not replica:  # it left, or its engine began anew
+                continue
+            replica.failed_tries += 1
+            for pool in self.pools:
+                known = pool.get(replica.address)
+                if known is not None:
+                    self._judge(pool, known, request_id, None, None, now)
 
     def _judge(
         self,

@@ -10,7 +10,10 @@ its cluster, drained replicas included where Envoy hears of no drains. So the li
 A retry carries the first try's headers. So where they name a data-parallel rank, the list is of replicas that have
 it.
 
-"Same endpoint twice" was seen to be obeyed by Envoy 1.40, also with the retry predicate `previous_hosts`.
+"Same endpoint twice" was seen to be obeyed by Envoy 1.40, also with the retry predicate `previous_hosts`. Endpoints
+that it does not know are skipped.
+
+So the list says too who failed a request that another one served, which Envoy does not tell: it names the last alone.
 """
 
 from itertools import cycle, islice
@@ -47,3 +50,19 @@ def destination(decision: Decision, most: int) -> str:
     """Their addresses, as the destination header and Envoy's metadata want them."""
     order = decision.order  # mostly long enough
     return ",".join(map(_address, order if len(order) >= most else tries(decision, most)))
+
+
+def failed(decision: Decision, most: int, served: str, attempts: int) -> list[Replica]:
+    """Who failed a try of a request, as often as it did, where the last of so many attempts went to `served`.
+
+    Where the list and what Envoy tells do not agree nobody can be named: it skipped one, or chose by itself.
+
+    Args:
+        most: as for `tries`.
+        served: ip:port; "" for unknown.
+        attempts: at least 1.
+    """
+    order, before = tries(decision, most), attempts - 1
+    if before < len(order):
+        return order[:before] if order[before].address == served else []
+    return order if served and served not in map(_address, order) else []

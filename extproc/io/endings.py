@@ -163,6 +163,8 @@ class Endings:
             ending = exchange.ending = Ending()
         ending.over = True
         ending.unguessed(decision.prompt)
+        if ending.retried:
+            self._steering.retried(decision, ending, exchange.request_id, now)
         self._steering.learn(decision, ending, now)
         self._metrics.ended(exchange)
         self._records.ended(exchange)

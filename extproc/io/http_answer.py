@@ -17,6 +17,12 @@ _MAX_EXTRAS = 32
 #: Most chunks of one body: 0.1 s of work. 4 MiB in chunks of 1 KiB has 4,096.
 _MAX_CHUNKS = 2**14
 
+#: How every head begins.
+_START = b"HTTP/1."
+#: The status that ends HTTP on a connection, which nobody asked for (RFC 9110, 15.2.2).
+_SWITCHED = 101
+#: A line's end that is none here.
+_BARE = re.compile(rb"(?<!\r)\n")
 _HEAD = re.compile(
     rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?\r\n(?:[^\s:][^\r\n:]*(?<=\S):[^\r\n]*\r\n)*"
 )
@@ -68,8 +74,10 @@ def read_answer(limit: int) -> Reading[Answer]:
     """
     held = _Held()
     for _ in range(_MAX_EXTRAS):
-        head = yield from held.until(b"\r\n\r\n")
+        head = yield from held.until(b"\r\n\r\n", _START)
         status, headers, keeps = _parse_head(head)
+        if status == _SWITCHED:
+            raise GetFailed("broken")
         if status >= 200:
             break
     else:
@@ -156,22 +164,26 @@ class _Held:
         """Whether everything was read."""
         return self._at == len(self._data)
 
-    def until(self, mark: bytes) -> Reading[bytes]:
-        """What comes up to and with a mark, within MAX_HEAD."""
+    def until(self, mark: bytes, start: bytes = b"") -> Reading[bytes]:
+        """What comes up to and with a mark, within MAX_HEAD, in lines that end with CR LF.
+
+        What can't come to that is not waited for: another line end, or another start.
+        """
         if self.is_empty:
             self._data, self._at = (yield from _more()), 0
         begin = self._at
         found = self._data.find(mark, begin, begin + MAX_HEAD)
         if found < 0:
-            return (yield from self._search(mark))
+            return (yield from self._search(mark, start))
         self._at = found + len(mark)
         return self._data[begin : self._at]
 
-    def _search(self, mark: bytes) -> Reading[bytes]:
+    def _search(self, mark: bytes, start: bytes) -> Reading[bytes]:
         """The same, where it takes more than came so far."""
         data, looked = bytearray(self._data[self._at :]), 0
         while (found := data.find(mark, looked, MAX_HEAD)) < 0:
-            if len(data) >= MAX_HEAD:
+            is_other = not data.startswith(start[: len(data)]) or _BARE.search(data, max(looked - 1, 0))
+            if is_other or len(data) >= MAX_HEAD:
                 raise GetFailed("broken")
             looked = max(0, len(data) - len(mark) + 1)
             data += yield from _more()

@@ -120,12 +120,20 @@ class OutcomeMetrics(Collector):
         retried = Counts(
             "kvsteer_retried", "Exchanges that another replica served than the one chosen.", ["pool"]
         )
+        failed = Counts(
+            "kvsteer_failed_tries",
+            "Tries that a replica failed and Envoy repeated elsewhere.",
+            ["pool", "replica"],
+        )
         gauges = {
             name: GaugeMetricFamily(f"kvsteer_replica_cache_{name}", text, labels=["pool", "replica"])
             for name, text in _GAUGES.items()
         }
         for pool in self._pools:
             retried.add((pool.name,), pool.retried)
+            for replica in pool.replicas:
+                if replica.failed_tries:
+                    failed.add((pool.name, replica.address), replica.failed_tries)
             if pool.feedback is None:
                 continue
             for replica in pool.replicas:
@@ -139,4 +147,5 @@ class OutcomeMetrics(Collector):
                     if value is not None:
                         gauges[name].add_metric([pool.name, replica.address], value)
         yield retried.family()
+        yield failed.family()
         yield from gauges.values()

@@ -53,3 +53,22 @@ def test_a_drained_replica_shows_who_took_it_out_and_not_its_state_twice() -> No
 def test_a_replica_that_may_be_chosen_has_its_state_alone() -> None:
     made = table([{**ROW, "state": "healthy", "excluded": None}])
     assert list(made.columns[2].cells) == ["healthy"]
+
+
+def test_why_metrics_fail_stands_beside_the_state() -> None:
+    well = {**ROW, "state": "healthy", "excluded": None, "scrape_failure": "tls"}
+    out = {**well, "state": "backoff", "excluded": "backoff", "scrape_failure": "connect"}
+    rows = [
+        well,
+        {**well, "excluded": "slow", "share": 0.25, "scrape_failure": "status_404"},
+        {**out, "state_cause": "metrics"},
+        {**out, "state_cause": "operator"},
+        {**out, "state_cause": "metrics", "scrape_failure": None},
+    ]
+    assert list(table(rows).columns[2].cells) == [
+        "healthy (metrics: tls)",
+        "healthy (slow, share 25%, metrics: status_404)",
+        "backoff (metrics: connect)",
+        "backoff (operator, metrics: connect)",
+        "backoff (metrics)",
+    ]

@@ -46,8 +46,8 @@ def trailers(
     return message
 
 
-def mind(replicas: int = 2) -> Steering:
-    pool = Pool("p", traits=Traits(), distrust=0.5, now=0.0)
+def mind(replicas: int = 2, costs: dict[str, float] | None = None) -> Steering:
+    pool = Pool("p", traits=Traits(costs=costs or {}), distrust=0.5, now=0.0)
     for number in range(replicas):
         pool.join(f"10.0.0.{number + 1}:8000", 0.0)
     return Steering([pool], Rules(), random.Random(1))

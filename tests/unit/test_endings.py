@@ -11,6 +11,7 @@ from prometheus_client.samples import Sample
 
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
+from extproc.core.fleet import Replica
 from extproc.core.outcome import Ended
 from extproc.core.reply import ALL_TOLD, NEUTRAL
 from extproc.core.steering import Steering
@@ -27,8 +28,10 @@ from tests.unit.test_ending import mind, replica, trailers
 class World:
     """A mind, and what it hears of ends."""
 
-    def __init__(self, *, logged: bool = True, replicas: int = 2) -> None:
-        self.steering: Steering = mind(replicas)
+    def __init__(
+        self, *, logged: bool = True, replicas: int = 2, costs: dict[str, float] | None = None
+    ) -> None:
+        self.steering: Steering = mind(replicas, costs)
         self.registry = CollectorRegistry()
         metrics = OutcomeMetrics(self.steering.pools, self.registry)
         self.endings = Endings(self.steering, metrics, Records(10), logged=logged)
@@ -467,3 +470,121 @@ def test_an_entry_of_another_end_or_request_is_learned_from(entry: Ended) -> Non
     world = World(replicas=1)
     world.exchange("id-1", told=True)
     assert not world.endings.learned(entry)
+
+
+class Retried:
+    """A world of three replicas, chosen in their order for their prices, and what Envoy's second tries tell there."""
+
+    def __init__(self, *, logged: bool = True) -> None:
+        costs = {f"10.0.0.{number}:8000": 100.0**number for number in (1, 2, 3)}
+        self.world = World(replicas=3, logged=logged, costs=costs)
+        (self.pool,) = self.world.steering.pools
+
+    def exchange(self, request_id: str, *, now: float = 1.0) -> tuple[Exchange, Replica, str]:
+        """A request on its way, where it goes first, and who serves it then."""
+        exchange = Exchange(self.world.steering)
+        exchange.receive(request_headers(x_request_id=request_id), now)
+        exchange.receive(request_body(chat()), now)
+        assert exchange.decision is not None
+        assert exchange.decision.replica is self.pool.replicas[0], "the cheapest by far"
+        first, second, *_ = exchange.decision.order
+        return exchange, first, second.address
+
+    def over(self, exchange: Exchange, now: float = 1.0) -> None:
+        exchange.end(now)
+        self.world.endings.ended(exchange, now)
+
+    def entry(self, entry: Ended, now: float = 1.1) -> None:
+        """As `Exchanges.logged`."""
+        if not self.world.endings.learned(entry):
+            self.world.steering.answered(entry, now)
+        self.world.endings.logged(entry, now)
+
+    def told(self, request_id: str, how: str, now: float = 1.0) -> Replica:
+        """One that another replica answered with 200, told by `how`; who failed it."""
+        exchange, first, second = self.exchange(request_id, now=now)
+        entry = Ended(second, request_id, 200, None, False, 2, code=200)
+        if how == "entry first":
+            self.entry(entry, now)
+        if how in ("end", "end and entry"):
+            exchange.receive(trailers(served=second, attempts=2).SerializeToString(), now)
+        if how == "headers and end":
+            message = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
+            for name, value in trailers(served=second, attempts=2).attributes.items():
+                message.attributes[name].CopyFrom(value)
+            exchange.receive(message.SerializeToString(), now)
+            exchange.receive(trailers(served=second, attempts=2).SerializeToString(), now)
+        self.over(exchange, now)
+        if how in ("entry", "end and entry"):
+            self.entry(entry, now)
+        return first
+
+    def failed_tries(self, failing: Replica) -> float | None:
+        labels = {"pool": "p", "replica": failing.address}
+        return self.world.registry.get_sample_value("kvsteer_failed_tries_total", labels)
+
+
+@pytest.mark.parametrize("how", ["end", "entry", "entry first", "end and entry", "headers and end"])
+def test_a_replica_whose_first_tries_fail_is_out_after_three_of_them(how: str) -> None:
+    """Clients get 200 from another one all the while. Each counts once, whoever tells it."""
+    it = Retried()
+    for number in range(3):
+        first = it.told(f"id-{number}", how)
+        assert first.breaker.state == ("open" if number == 2 else "closed"), number
+        assert it.failed_tries(first) == number + 1
+    assert [replica.breaker.state for replica in it.pool.replicas] == ["open", "closed", "closed"]
+    assert it.pool.replicas[0].excluded(1.1) == "breaker"
+
+
+def test_without_the_access_log_they_count_too() -> None:
+    it = Retried(logged=False)
+    for number in range(3):
+        first = it.told(f"id-{number}", "end")
+    assert first.breaker.state == "open"
+
+
+def test_other_gateways_hear_of_a_breaker_that_first_tries_open() -> None:
+    it, heard = Retried(), []
+    it.world.steering.on_breaker = lambda _pool, replica, seconds: heard.append((replica.address, seconds))
+    for number in range(3):
+        first = it.told(f"id-{number}", "end")
+    assert heard == [(first.address, 1.0)]
+
+
+def test_a_probe_that_another_replica_answers_has_failed() -> None:
+    """Open for one second; the probe fails, so it is open for two; the next one is answered, and closes it."""
+    it = Retried()
+    for number in range(3):
+        first = it.told(f"id-{number}", "end")
+    first.refresh(2.0)
+    assert it.told("probe", "end", 2.0) is first
+    assert (first.breaker.state, first.breaker.rest(2.0)) == ("open", 2.0)
+    first.refresh(4.0)
+    exchange, first, _ = it.exchange("next", now=4.0)
+    exchange.receive(trailers(served=first.address).SerializeToString(), 4.0)
+    it.over(exchange, 4.0)
+    assert first.breaker.state == "closed"
+
+
+@pytest.mark.parametrize(("number", "attempts"), [(0, 2), (1, 1), (2, 2), (1, 3)])
+def test_where_envoy_chose_by_itself_nobody_is_blamed(number: int, attempts: int) -> None:
+    it = Retried()
+    for count in range(5):
+        exchange, first, _ = it.exchange(f"id-{count}")
+        assert exchange.decision is not None
+        served = exchange.decision.order[number].address
+        exchange.receive(trailers(served=served, attempts=attempts).SerializeToString(), 1.0)
+        it.over(exchange)
+        assert it.failed_tries(first) is None
+    assert [replica.breaker.state for replica in it.pool.replicas] == ["closed"] * 3
+
+
+def test_a_replica_that_began_anew_is_not_blamed_for_what_it_was() -> None:
+    it = Retried()
+    exchange, first, second = it.exchange("id-1")
+    it.pool.leave(first.address)
+    again = it.pool.join(first.address, 1.0)
+    exchange.receive(trailers(served=second, attempts=2).SerializeToString(), 1.0)
+    it.over(exchange)
+    assert (first.failed_tries, again.failed_tries) == (0, 0)
+    assert not again.breaker._outcomes

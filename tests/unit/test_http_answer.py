@@ -81,8 +81,28 @@ def test_an_endless_head_is_given_up_within_its_bound(size) -> None:
         b"HTTP/1.1 2000 OK\r\n\r\n",
         b"HTTP/3 200\r\n\r\n",
         b"\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
     ],
 )
 def test_a_head_that_is_none_is_refused(head) -> None:
     with pytest.raises(GetFailed, match="broken"):
         fed(head)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"HTTP/1.1 200 OK\ncontent-length: 0\n\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 0\n\n",
+        b"\n\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        CHUNKED + b"1\na\n0\n\n",
+        CHUNKED + b"0\r\na: b\n\n",
+    ],
+)
+def test_what_can_come_to_no_answer_is_not_waited_for(text) -> None:
+    """As a server goes on keeping the connection open, that would be a timeout."""
+    with pytest.raises(GetFailed, match="broken"):
+        fed(text)
+    with pytest.raises(GetFailed, match="broken"):
+        fed(*(text[at : at + 1] for at in range(len(text))))

@@ -14,7 +14,7 @@ from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
-from extproc.core.tries import destination
+from extproc.core.tries import destination, failed
 from tests.unit.messages import answer, chat, metadata_destination, request_body, request_headers, set_headers
 
 A, B, C, D = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1"
@@ -105,3 +105,35 @@ def test_the_list_is_as_long_as_envoy_tries(settings: str, expected: list[str]) 
     reply = answer(exchange.receive(request_body(chat()), 0.0)[0])
     assert set_headers(reply)["x-gateway-destination-endpoint"] == ",".join(expected)
     assert metadata_destination(reply) == ",".join(expected)
+
+
+@pytest.mark.parametrize(
+    ("served", "attempts", "who"),
+    [
+        (A, 1, []),
+        (B, 2, [A]),
+        (C, 3, [A, B]),
+        (D, 4, [A, B, C]),  # all of the list failed, and Envoy chose by itself
+        (D, 6, [A, B, C]),
+        (B, 1, []),  # Envoy skipped one that it does not know
+        (C, 2, []),
+        (A, 2, []),  # Envoy's own choice, somewhere
+        (B, 3, []),
+        (D, 3, []),
+        (A, 4, []),
+        ("", 2, []),
+        ("", 4, []),
+    ],
+)
+def test_who_failed_a_try_is_named_where_the_list_and_what_envoy_tells_agree(
+    served: str, attempts: int, who: list[str]
+) -> None:
+    made = pool(A, B, C, D)
+    decision = decide(made, None, Ledger(), Random(1), key=1, now=1.0, picks=3)
+    decision.order = [replica(made, address) for address in (A, B, C)]
+    assert [failing.address for failing in failed(decision, 3, served, attempts)] == who
+
+
+def test_a_lone_pick_that_is_tried_three_times_failed_twice() -> None:
+    decision = decide(pool(A), None, Ledger(), Random(1), key=1, now=1.0, picks=3)
+    assert [failing.address for failing in failed(decision, 3, A, 3)] == [A, A]
