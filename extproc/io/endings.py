@@ -6,7 +6,8 @@ first, as it travels on a stream of its own; it is kept for as long. Entries are
 exchanges have one id at a time, neither is told anything, since the log can't tell them apart.
 """
 
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from extproc.core.ending import GATEWAY, UNKNOWN, Ending
 from extproc.core.exchange import Exchange
@@ -23,8 +24,6 @@ _MOST: Final = 20_000
 
 #: What is kept of an id that is not closed.
 _OPEN: Final = (0.0, False)
-
-T = TypeVar("T", bound=tuple[Any, Any])
 
 
 class Endings:
@@ -115,12 +114,15 @@ class Endings:
 
     def sweep(self, now: float) -> None:
         """Give up on entries that don't come. Call it every second or so."""
-        for exchange, ended in _late(self._waiting, 1, now):
+        for request_id in _late(self._waiting, 1, now):
+            exchange, ended = self._waiting.pop(request_id)
             self._metrics.log_entry("missing")
             self._done(exchange, now, ended)
-        for _ in _late(self._early, 1, now):
+        for request_id in _late(self._early, 1, now):
+            del self._early[request_id]
             self._metrics.log_entry("unclaimed")
-        _late(self._closed, 0, now)
+        for request_id in _late(self._closed, 0, now):
+            del self._closed[request_id]
 
     def _wait(self, exchange: Exchange, now: float) -> None:
         request_id = exchange.request_id
@@ -177,8 +179,8 @@ def _bound(kept: dict[str, Any]) -> None:
         del kept[next(iter(kept))]
 
 
-def _late(kept: dict[str, T], place: int, now: float) -> list[T]:
-    """Take out what came first, as far as that is too long ago; when it came has this place in it.
+def _late(kept: Mapping[str, tuple[Any, Any]], place: int, now: float) -> list[str]:
+    """The ids of what came first, as far as that is too long ago; when it came has this place in it.
 
     They are found in one go, as to ask a dict for its first key takes the longer the more were taken out before it.
     """
@@ -187,4 +189,4 @@ def _late(kept: dict[str, T], place: int, now: float) -> list[T]:
         if now - entry[place] <= _PATIENCE:
             break
         late.append(request_id)
-    return [kept.pop(request_id) for request_id in late]
+    return late

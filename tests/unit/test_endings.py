@@ -66,6 +66,22 @@ def chain_of(exchange: Exchange) -> list[int]:
     return list(exchange.decision.prompt.chains[0].hashes)
 
 
+def test_one_end_that_can_not_be_learned_from_costs_no_other_that_waits_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    for name in ("id-1", "id-2", "id-3"):
+        world.exchange(name)
+    with monkeypatch.context() as faulty:
+        faulty.setattr(world.steering, "learn", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            world.endings.sweep(3.1)
+    assert len(world.endings) == 2, "those behind the faulty one still wait"
+    world.endings.sweep(3.2)
+    assert len(world.endings) == 0
+    assert world.entries("missing") == 3
+
+
 def test_what_trailers_told_is_counted_at_once() -> None:
     world = World()
     world.exchange(told=True)
