@@ -102,6 +102,25 @@ class Replica:
         incarnation: counts up at each restart of the engine.
         started: when the engine started, on the same clock; None takes it for warm (core/lifecycle.py).
         outlook: what holds for all replicas of its pool; it is told when this one changes.
+
+    Attributes:
+        place: its place in the pool's list; NOWHERE while it is in none.
+        failed_tries: tries of requests that it failed and others served.
+        share: 0..1, of the requests for which it is a candidate: below 1 while it warms up (L1) or is slow (L6).
+        sample: the last one; None before the first.
+        occupancy: sequences on it (running, waiting or sent) per running slot; above 1 some must wait.
+        crowded: whether the next sequence would wait for a slot, or find KV use above KV_FREE.
+        kv_load: share of its KV cache that live requests take: by telemetry, and own books for what was sent since.
+        context: tokens of its sequences per token of its KV cache, prefixes shared between them counted each time:
+            what every step reads. Above 1 where much is shared.
+        barred: reason it may not be chosen whatever the time; None when it may.
+        fresh_until: time from which its telemetry is too old to choose it (R8).
+        headroom: score 0..1; None while unknown.
+        lean: how much more of that there is for long requests than for short ones (core/headroom.py).
+        cost, bias: what a second of it costs against the others'; and with the favour of a cold cache (core/bias.py).
+        is_settled: whether time alone changes neither `barred` nor `share` nor `bias`: only events do, and each
+            refreshes.
+        unheard: why the last scrape failed, as the collector words it; "" when it did not.
     """
 
     __slots__ = (
@@ -125,47 +144,29 @@ class Replica:
         self._outlook = outlook or Outlook()
         self.address = address
         self.slot = slot
-        #: Its place in the pool's list; NOWHERE while it is in none.
         self.place = NOWHERE
         self.traits = traits
         self.incarnation = incarnation
         self.books = Books()
         self.life = Lifecycle(traits.warm_up, now, started)
         self.breaker = Breaker(traits.breaker)
-        #: Tries of requests that it failed and others served.
         self.failed_tries = 0
         self.pace = Pace()
-        #: Share 0..1 of the requests for which it is a candidate: below 1 while it warms up (L1) or is slow (L6).
         self.share = self.life.share(now)
         self.prefill_speed = traits.prefill_speed
         self.decode_speed = traits.decode_speed
         self.max_running = traits.max_running
         self.kv_tokens = traits.kv_tokens
-        #: Last sample; None before the first.
         self.sample: Sample | None = None
-        #: Sequences on it (running, waiting or sent) per running slot; above 1 some must wait.
-        self.occupancy = 0.0
-        #: Whether the next sequence would wait for a slot, or find KV use above KV_FREE.
+        self.occupancy = self.kv_load = self.context = 0.0
         self.crowded = False
-        #: Share of its KV cache that live requests take: by telemetry, and own books for what was sent since.
-        self.kv_load = 0.0
-        #: Tokens of its sequences per token of its KV cache, prefixes shared between them counted each time: what
-        #: every step reads. Above 1 where much is shared.
-        self.context = 0.0
-        #: Reason it may not be chosen whatever the time; None when it may.
         self.barred: str | None = None if self.share else self.life.state
-        #: Time from which its telemetry is too old to choose it (R8). A new replica has the benefit of one span.
-        self.fresh_until = now + traits.stale_after
-        #: Score 0..1; None while unknown.
+        self.fresh_until = now + traits.stale_after  # a new replica has the benefit of one span
         self.headroom: float | None = None
-        #: How much more of that there is for long requests than for short ones (core/headroom.py).
         self.lean = 0.0
-        #: What a second of it costs against the others'; and with the favour of a cold cache (core/bias.py).
         self.cost = self.bias = traits.costs.get(address, 1.0)
         self._headroom = Headroom(traits.weights)
-        #: Whether time alone changes neither `barred` nor `share` nor `bias`: only events do, and each refreshes.
         self.is_settled = False
-        #: Why the last scrape failed, as the collector words it; "" when it did not.
         self.unheard, self._failures = "", 0
         self._speeds = Speeds(traits.prefill_speed, traits.decode_speed, traits.prefill_doubling)
         self._prefill, self._decode = Stepped(traits.prefill_speed), Stepped(traits.decode_speed)

@@ -8,7 +8,6 @@ from extproc.io.transports.h2.errors import FRAME_SIZE_ERROR, PROTOCOL_ERROR, Co
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 #: Length and kind as one word, flags, stream: unpacked in one call.
 HEADER: Final = struct.Struct(">IBI")
-HEADER_SIZE: Final = 9
 #: The largest frame a peer takes until it says otherwise, and the largest that we take.
 FRAME: Final = 16_384
 LARGEST_FRAME: Final = 2**24 - 1
