@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -10,16 +11,19 @@ import uvloop
 
 from extproc.pb import ext_proc_pb2 as pb
 
+#: How each message is answered; the third tells how a response ended, where Envoy is to say so.
+_REPLIES: dict[str, Callable[[], Any]] = {
+    "request_headers": lambda: pb.ProcessingResponse(request_headers=pb.HeadersResponse()),
+    "request_body": lambda: pb.ProcessingResponse(request_body=pb.BodyResponse()),
+    "response_trailers": lambda: pb.ProcessingResponse(response_trailers=pb.TrailersResponse()),
+}
+
 
 async def process(_requests: object, context: Any) -> None:
     """Parse each message, answer in kind."""
     while (data := await context.read()) is not grpc.aio.EOF:
         message = pb.ProcessingRequest.FromString(data)
-        if message.WhichOneof("request") == "request_headers":
-            reply = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
-        else:
-            reply = pb.ProcessingResponse(request_body=pb.BodyResponse())
-        await context.write(reply.SerializeToString())
+        await context.write(_REPLIES[message.WhichOneof("request") or ""]().SerializeToString())
 
 
 async def health(_request: bytes, _context: Any) -> bytes:

@@ -46,7 +46,7 @@ class PeersBench(TransportBench):
             "gateway_fast": _OFF,
             "gateway": {},
         }
-        super().__init__(folder, replicas, names, noop=False)
+        super().__init__(folder, replicas, names)
         self._cpp = cpp
         self._routers = routers
         self._played = self.upstream

@@ -50,7 +50,7 @@ def run(size: int, args: argparse.Namespace) -> dict[str, float]:
     """Measure with bodies of `size` bytes, print, and return the ratios."""
     names = dict.fromkeys([*_NOOPS, "gateway_aio", "gateway_fast"], _OFF)
     with tempfile.TemporaryDirectory() as folder:
-        bench = TransportBench(Path(folder), args.replicas, names, noop=False)
+        bench = TransportBench(Path(folder), args.replicas, names)
         try:
             servers = bench.start()
             figures = measure(bench, servers, payloads(size), args.requests, args.rounds)

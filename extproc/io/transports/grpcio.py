@@ -10,7 +10,7 @@ import structlog
 
 from extproc.core.scattered import Pieces
 from extproc.io.transports import Answer, Session, SessionFactory, reflection
-from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW
+from extproc.io.transports.grpc_tuning import OPTIONS, WINDOW, helpers_give_way
 from extproc.io.transports.grpcio_tls import credentials
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
@@ -76,7 +76,8 @@ class GrpcioTransport:
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError when the address can't be had or certificates can't be read."""
-        self._server = grpc.aio.server(options=self._options)
+        with helpers_give_way():  # gRPC starts its threads here
+            self._server = grpc.aio.server(options=self._options)
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(
