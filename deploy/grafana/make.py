@@ -72,7 +72,9 @@ ROUTING: list[_Panel] = [
         _rate("kvsteer_prompt_tokens_total", "pool", _POOL): "{{pool}} input, estimated"}),
     ("Endings", "reqps", {
         _rate("kvsteer_endings_total", "pool, by, status", _POOL): "{{pool}} {{by}} {{status}}"}),
-    ("Served by another replica than chosen", "reqps", {_rate("kvsteer_retried_total", "pool", _POOL): "{{pool}}"}),
+    ("Served by another replica than chosen, and who failed", "reqps", {
+        _rate("kvsteer_retried_total", "pool", _POOL): "{{pool}}",
+        f"{_rate('kvsteer_failed_tries_total', 'replica', _POOL)} or vector(0)": "{{replica}} failed"}),
     ("Prompt work ahead: mean relative error", "percentunit", {
         f"{_rate('kvsteer_backlog_off_seconds_total', 'pool, source', _POOL)} / "
         f"({_rate('kvsteer_backlog_seen_seconds_total', 'pool, source', _POOL)} > 0) or vector(0)":
