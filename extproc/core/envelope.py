@@ -31,20 +31,29 @@ _FIXED: Final = {1: 8, 5: 4}
 _END: Final = b"\x10\x01"
 _END_AND_METADATA: Final = b"\x10\x01B\x00"
 
+#: Messages of up to so many bytes are cut, which is done before a view of them is made: others are not copied.
+_SMALL: Final = 4096
 
-def whole_body(data: bytes) -> memoryview | None:
-    """The body of a message that holds all of it and tells nothing else, not copied; None for any other message.
+
+def whole_body(data: bytes) -> bytes | memoryview | None:
+    """The body of a message that holds all of it and tells nothing else; None for any other message.
 
     That is what Envoy sends for nearly every request with a body.
     """
-    if data.endswith(_END_AND_METADATA):
+    tail = data[
+        -len(_END_AND_METADATA) :
+    ]  # slices are compared in less than `startswith` and `endswith` take
+    if tail == _END_AND_METADATA:
         end = len(data) - len(_END_AND_METADATA)
-    elif data.endswith(_END):
+    elif tail.endswith(_END):
         end = len(data) - len(_END)
     else:
         return None
     before = _before(end)
-    return memoryview(data)[len(before) : end] if data.startswith(before) else None
+    begin = len(before)
+    if data[:begin] != before:
+        return None
+    return data[begin:end] if end <= _SMALL else memoryview(data)[begin:end]
 
 
 @lru_cache(maxsize=4096)

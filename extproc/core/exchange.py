@@ -156,7 +156,11 @@ class Exchange(Bodied):
         """The first message, of which only what is needed is opened."""
         steering, rules, desk = self._steering, self._steering.rules, self._steering.desk
         if desk is None and (known := steering.openings.find(data)) is not None:
-            return self._on_headers(*known, now)
+            opening, name = known
+            if opening.usual:
+                self.opening, self.request_id, self.state = opening, name, BODY
+                return GO_ON
+            return self._on_headers(opening, name, now)
         try:
             whole = pb.ProcessingRequest.FromString(data)
             if whole.observability_mode:

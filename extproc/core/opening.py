@@ -89,6 +89,8 @@ class Opening:
         kept: what was wanted and is there, the last where one is given twice.
         plain: whether it says nothing but what requests of many clients have in common, and one id at most, and is
             written as Envoy writes it.
+        usual: whether it is answered "go on" with nothing removed, its body comes in one message and its response
+            goes by: so with nearly all.
     """
 
     __slots__ = (
@@ -103,6 +105,7 @@ class Opening:
         "request_id",
         "response_mode",
         "trace",
+        "usual",
     )
 
     def __init__(
@@ -128,6 +131,9 @@ class Opening:
             self.plain = False
             if (hint := hinted(pb.Metadata.FromString(context))) is not None:
                 self.only += (hint,)
+        self.usual = (
+            self.mode == _Mode.BUFFERED and not self.response_mode and not self.alone and not self.owned
+        )
 
     def _headers(self, given: Iterable[bytes], wanted: frozenset[str], *, selects: bool) -> None:
         """Note what is needed of the headers."""

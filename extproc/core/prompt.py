@@ -40,6 +40,11 @@ class Chain(NamedTuple):
     ends: list[int]
 
 
+def chain_of(hashes: list[int], ends: list[int]) -> Chain:
+    """`Chain(hashes, ends)` in a third of the time: one is made for every request."""
+    return tuple.__new__(Chain, (hashes, ends))
+
+
 # Not frozen, and not by keywords alone: one is made for every request, and both cost a microsecond more.
 @dataclass(slots=True)
 class Prompt:

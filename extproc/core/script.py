@@ -20,6 +20,9 @@ _PIECE: Final = 512
 #: spaces and digits at 1.8 to 1.9, Hindi at 2.6, Chinese at 2.8.
 _CLASSES: Final = ((1.1, ASCII), (1.5, MIXED), (2.2, TWO))
 
+#: What chats raise whose first or last message is not plain text.
+_NOT_PLAIN: Final = (AttributeError, IndexError, KeyError, TypeError)
+
 
 def script_of(text: object) -> str:
     """The class of a text; "" for what is none, or empty."""
@@ -37,6 +40,12 @@ def script_of(text: object) -> str:
 
 def script_of_chat(messages: object) -> str:
     """The class of a chat by the longer of its first and its last text; "" where neither is one."""
+    try:  # most chats, in a quarter of the time: with both ASCII, the longer one is
+        first, last = messages[0]["content"], messages[-1]["content"]  # type: ignore[index]
+        if first.isascii() and last.isascii() and (first or last):
+            return ASCII
+    except _NOT_PLAIN:
+        pass
     if type(messages) is str:
         return script_of(messages)
     if type(messages) is not list or not messages:

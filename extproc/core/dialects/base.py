@@ -119,24 +119,26 @@ SWITCHES = (
     "mm_processor_kwargs",
 )
 _SEED_WORDS = ("lora_path", "cache_salt", "extra_key")
-_NOT_PLAIN = frozenset(SWITCHES + _SEED_WORDS)
+#: Fields without which a chain starts with the model alone.
+NOT_PLAIN = frozenset(SWITCHES + _SEED_WORDS)
 _SWITCH_TAGS = {name: tag(f"switch:{name}") for name in SWITCHES}
 
 #: Longest name of a model whose start is remembered, in characters; names are short, memory is bounded.
-_NAME_KEPT = 256
+NAME_KEPT = 256
 
 
 def start_of(body: Body, limits: Limits) -> int:
     """Where the chains of `body` start: model, adapter, both salts and the switches of its template."""
     model = body.get("model")
-    if type(model) is str and len(model) <= _NAME_KEPT and _NOT_PLAIN.isdisjoint(body):
-        return _plain_start(model)
+    if type(model) is str and len(model) <= NAME_KEPT and NOT_PLAIN.isdisjoint(body):
+        return start_of_model(model)
     start = seed(named(model), *(named(body.get(each)) for each in _SEED_WORDS))
     return with_fields(start, body, _SWITCH_TAGS, limits)
 
 
 @lru_cache(maxsize=256)
-def _plain_start(model: str) -> int:
+def start_of_model(model: str) -> int:
+    """Where chains start of bodies with nothing of `NOT_PLAIN`. For names of up to `NAME_KEPT` characters."""
     return seed(model)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from extproc.core.dialects.base import Body, Limits, wrong_shape
-from extproc.core.prefix import ChainWriter, canonical, tag, utf8
+from extproc.core.prefix import ChainWriter, canonical, tag, utf8, write_plain
+from extproc.core.prompt import Chain, chain_of
 from extproc.errors import Unreadable
 
 #: Tags of the usual roles; any other role gets its own by the same rule.
@@ -48,6 +49,28 @@ def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> Non
         writer.root = writer.length - 1
         messages = messages[first:]
     writer.messages(messages, ROLES, lambda message: _write_message(writer, message, limits))
+
+
+def chain_of_messages(start: int, messages: object, limits: Limits) -> tuple[Chain, int]:
+    """The chain of a chat that is its messages alone, and how many pictures are in it; errors as `write_messages`.
+
+    The same chain as a writer makes, of which there is one only where a message needs it: most chats need none.
+    """
+    if type(messages) is not list or not messages:
+        raise wrong_shape()
+    if len(messages) > limits.max_parts:
+        raise Unreadable("too_many_parts")
+    hashes: list[int] = []
+    ends: list[int] = []
+    left = iter(messages)
+    hashed, size, odd = write_plain(left, ROLES, start, 0, hashes, ends)
+    if not odd:
+        return chain_of(hashes, ends), 0
+    parts = limits.max_parts - len(messages)
+    writer = ChainWriter.resumed(hashed, size, chain_of(hashes, ends), parts)
+    _write_message(writer, odd[0], limits)
+    writer.rest(left, ROLES, lambda message: _write_message(writer, message, limits))
+    return writer.chain(), writer.pictures
 
 
 def _first_of_user(messages: list[Any]) -> int:

@@ -1,7 +1,18 @@
 """OpenAI's chat completions, with the fields vLLM, SGLang and TGI add to them."""
 
-from extproc.core.dialects.base import Body, Limits, choices, output_limit, start_of
-from extproc.core.dialects.content import write_list, write_messages
+from extproc.core.dialects.base import (
+    MAX_OUTPUT,
+    NAME_KEPT,
+    NOT_PLAIN,
+    Body,
+    Limits,
+    choices,
+    named,
+    output_limit,
+    start_of,
+    start_of_model,
+)
+from extproc.core.dialects.content import chain_of_messages, write_list, write_messages
 from extproc.core.prefix import ChainWriter, tag
 from extproc.core.prompt import Prompt
 from extproc.core.script import script_of_chat
@@ -12,6 +23,10 @@ PATHS: tuple[str, ...] = ("/v1/chat/completions", "/chat/completions")
 #: What templates render before the messages, in the order it enters the chain.
 _BEFORE = {name: tag(name) for name in ("documents", "tools", "functions")}
 _BEFORE_SET = frozenset(_BEFORE)
+#: Where a body says how many tokens it allows, first that which counts.
+_LIMITS = ("max_completion_tokens", "max_tokens")
+#: Fields that a chat of nothing but messages and plain settings has none of.
+_RARE = NOT_PLAIN | _BEFORE_SET | {"n", "best_of"}
 
 
 def chat_writer(body: Body, limits: Limits) -> ChainWriter:
@@ -26,16 +41,35 @@ def chat_writer(body: Body, limits: Limits) -> ChainWriter:
 
 def read(body: Body, limits: Limits) -> Prompt:
     """A chat: {"messages": [{"role", "content", ...}], "tools", ...}."""
+    messages, model = body.get("messages"), body.get("model")
+    if limits.roots or type(model) is not str or len(model) > NAME_KEPT or not _RARE.isdisjoint(body):
+        return _read_any(body, limits)
+    chain, pictures = chain_of_messages(start_of_model(model), messages, limits)
+    most = body.get("max_tokens")
+    if type(most) is not int or not 0 <= most <= MAX_OUTPUT or "max_completion_tokens" in body:
+        most = output_limit(body, *_LIMITS)
+    # By place, as one is made for every request: by name takes twice as long.
+    return Prompt(
+        NAME, "generate", model, "", [chain], chain.ends[-1], False, most, 1, body.get("stream") is True,
+        script_of_chat(messages), pictures,
+    )  # fmt: skip
+
+
+def _read_any(body: Body, limits: Limits) -> Prompt:
+    """A chat that may have any field."""
     writer = chat_writer(body, limits)
     chain = writer.chain()
-    prompt = Prompt(NAME, "generate")
-    prompt.model = body.get("model") or ""  # `start_of` has seen that these are names
-    prompt.adapter = body.get("lora_path") or ""
-    prompt.chains, prompt.size = [chain], chain.ends[-1]
-    prompt.max_output = output_limit(body, "max_completion_tokens", "max_tokens")
-    if "n" in body or "best_of" in body:
-        prompt.n = choices(body, "n", "best_of")
-    prompt.stream = body.get("stream") is True
-    prompt.script = script_of_chat(body["messages"])
-    prompt.media, prompt.root = writer.pictures, writer.root
-    return prompt
+    return Prompt(
+        dialect=NAME,
+        kind="generate",
+        model=named(body.get("model")),
+        adapter=named(body.get("lora_path")),
+        chains=[chain],
+        size=chain.ends[-1],
+        max_output=output_limit(body, *_LIMITS),
+        n=choices(body, "n", "best_of"),
+        stream=body.get("stream") is True,
+        script=script_of_chat(body["messages"]),
+        media=writer.pictures,
+        root=writer.root,
+    )
