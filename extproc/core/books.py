@@ -8,9 +8,8 @@ the old incarnation's books, which nobody reads any more.
 """
 
 import math
-from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from extproc.core.progress import Known, Prompt, Tally
 
@@ -27,18 +26,12 @@ _SWAPPED = 0.05
 _MOST_FIRST = 16
 
 
-class _Sent(NamedTuple):
-    """A prompt not known to be computed: when it was sent, its whole work, when the clock would call it done, and
-    whether its first token will be told."""
-
-    at: float
-    work: float
-    due: float
-    told: bool
-
-
-#: Makes one of a tuple of its fields, as its own constructor does, which is a function in Python around this.
-_new_sent: Final = partial(tuple.__new__, _Sent)
+#: A prompt not known to be computed: when it was sent, its whole work, when the clock would call it done, and whether
+#: its first token will be told. Plain, as one is made for every request: one with names takes seven times as long.
+_Sent = tuple[float, float, float, bool]
+_AT: Final = 0
+_WORK: Final = 1
+_TOLD: Final = 3
 
 
 class Books:
@@ -80,9 +73,8 @@ class Books:
         self.by_first_tokens = Tally()
         self.by_counters = Tally()
         self._prefilling: dict[int, float] = {}  # exchange -> work believed left, in the order of sending
-        self._sent: dict[
-            int, _Sent
-        ] = {}  # prompts that nothing proved computed: those, and what the clock took off
+        #: Prompts that nothing proved computed: those, and what the clock took off.
+        self._sent: dict[int, _Sent] = {}
         #: What became known as computed since counters came; None until some do.
         self._known: list[Known] | None = None
         self._drained_at = 0.0
@@ -121,7 +113,7 @@ class Books:
         """Work up to the end of the first prompt whose first token must come before the clock goes on."""
         ahead = 0.0
         for key, left in self._prefilling.items():
-            if self._sent[key].told:
+            if self._sent[key][_TOLD]:
                 return ahead + self._prefilling[self._first(key)]
             ahead += left
         return ahead
@@ -132,13 +124,13 @@ class Books:
         All gateways then take the same one for begun, in whatever order they heard of them, and none takes less time
         off than the engine had.
         """
-        longest, at = self._sent[key], self._sent[key].at
+        at, longest = self._sent[key][_AT], self._sent[key][_WORK]
         for other in islice(self._prefilling, _MOST_FIRST):
-            sent = self._sent[other]
-            if sent.at - at > 2 * _SWAPPED:
+            sent, work, _, told = self._sent[other]
+            if sent - at > 2 * _SWAPPED:
                 break
-            if sent.told and sent.work > longest.work and abs(sent.at - at) <= _SWAPPED:
-                key, longest = other, sent
+            if told and work > longest and abs(sent - at) <= _SWAPPED:
+                key, longest = other, work
         return key
 
     def falls_to(self, seconds: float, now: float) -> float:
@@ -149,7 +141,7 @@ class Books:
         """Take so much work off the oldest prompts; one whose first token will be told holds up those behind it."""
         done = []
         for key, left in self._prefilling.items():
-            if self._sent[key].told:
+            if self._sent[key][_TOLD]:
                 first = self._first(key)
                 off = min(max(budget, 0.0), self._prefilling[first])
                 self._prefilling[first] -= off
@@ -194,15 +186,15 @@ class Books:
         if uncached > 0:
             self.pending += uncached
             self._prefilling[key] = uncached
-            due = now + self.pending / speed
+            self.idle_at = due = now + self.pending / speed
             at = now if sent is None or sent > now else sent
-            self._sent[key] = _new_sent((at, uncached, due, told))
+            self._sent[key] = at, uncached, due, told
             if told:
                 self.awaits += 1
-        if self.awaits:
-            self._foresee()
-        else:  # `floor` is 0 without any
+        else:
             self.idle_at = now + self.pending / speed
+        if self.awaits:  # else `floor` is 0
+            self._foresee()
 
     def prompt_done(self, key: int, now: float, seen: float | None = None) -> tuple[float, float]:
         """The first output token of an exchange was seen: it and all sent before it are computed.
@@ -215,15 +207,15 @@ class Books:
         if key not in self._sent:
             return 0.0, 0.0
         self._settle(now, self._speed)
-        told = self._sent[key]
-        at = now if seen is None else min(max(seen, told.at), now)
-        self.by_first_tokens.note(told.due - at, at - told.at)
+        sent, _, due, _ = self._sent[key]
+        at = now if seen is None else min(max(seen, sent), now)
+        self.by_first_tokens.note(due - at, at - sent)
         began, work = math.inf, 0.0
         for older in self._up_to(key):
-            sent = self._prove(older)
-            self._note(sent, at)
-            work += sent.work
-            began = min(began, sent.at)
+            sent, its_work, _, _ = self._prove(older)
+            self._note(its_work, at)
+            work += its_work
+            began = min(began, sent)
         began, self._done_at = max(self._done_at, began), max(self._done_at, at)
         self._take(0.0)
         if self._prefilling and (self.awaits or at < now):
@@ -236,10 +228,10 @@ class Books:
         """What is behind the last first token was begun then, or when it was sent: not before, whichever prompt the
         clock took that time off, and not when it became known."""
         left = {key: self._sent[key] for key in self._prefilling}
-        since = max(self._done_at, min(sent.at for sent in left.values()))
-        due, off = (now - since) * self._speed, sum(sent.work for sent in left.values()) - self.pending
+        since = max(self._done_at, min(sent[_AT] for sent in left.values()))
+        due, off = (now - since) * self._speed, sum(sent[_WORK] for sent in left.values()) - self.pending
         if off > due and self.awaits:
-            self._prefilling = {key: sent.work for key, sent in left.items()}
+            self._prefilling = {key: sent[_WORK] for key, sent in left.items()}
             self.pending += off
             off = 0.0
         self._drain(max(due - off, 0.0))
@@ -249,30 +241,30 @@ class Books:
         sent = self._sent.pop(key)
         if key in self._prefilling:
             self.pending -= self._prefilling.pop(key)
-            self.awaits -= sent.told
+            self.awaits -= sent[_TOLD]
         return sent
 
-    def _note(self, sent: _Sent, now: float) -> None:
+    def _note(self, work: float, now: float) -> None:
         if self._known is not None and len(self._known) < _MOST_KNOWN:
-            self._known.append(Known(now, sent.work))
+            self._known.append(Known(now, work))
 
     def _up_to(self, key: int) -> list[int]:
         """`key` and all sent before it. News of others' prompts comes late, so the order of charging won't do.
 
         One whose own first token will be told, and that was sent just before, may be behind it all the same.
         """
-        sent, found = self._sent[key].at, []
+        sent, found = self._sent[key][_AT], []
         came = False
-        for other, prompt in self._sent.items():
-            late = _SWAPPED if prompt.told and other != key else 0.0
-            if prompt.at < sent - late or (prompt.at == sent and not late and not came):
+        for other, (at, _, _, told) in self._sent.items():
+            late = _SWAPPED if told and other != key else 0.0
+            if at < sent - late or (at == sent and not late and not came):
                 found.append(other)
             came = came or other == key
         return found
 
     def unknown(self) -> list[Prompt]:
         """Prompts that nothing has proved computed, in the order of sending."""
-        found = [Prompt(key, sent.at, sent.work) for key, sent in self._sent.items()]
+        found = [Prompt(key, at, work) for key, (at, work, _, _) in self._sent.items()]
         found.sort(key=_when)
         return found
 
@@ -341,7 +333,7 @@ class Books:
         if least <= off <= most:
             return
         self._prefilling = {prompt.key: prompt.work for prompt in left}
-        self.awaits = sum(self._sent[prompt.key].told for prompt in left)
+        self.awaits = sum(self._sent[prompt.key][_TOLD] for prompt in left)
         self.pending = sum(self._prefilling.values())
         self._drain(min(max(off, least), most))
 
@@ -349,22 +341,32 @@ class Books:
         """Prompt work of an exchange that is believed not yet done, as of the last look at the books."""
         return self._prefilling.get(key, 0.0)
 
-    def end(self, key: int, tokens: int, now: float, answered: bool = False) -> None:
-        """Take an exchange off, whatever ended it. Where it was `answered`, all sent before it are computed too."""
+    def end(self, key: int, tokens: int, now: float, answered: bool = False) -> float:
+        """Take an exchange off, whatever ended it. Where it was `answered`, all sent before it are computed too.
+
+        Returns:
+            Its prompt work that was believed not yet done.
+        """
         self.requests -= 1
         self.tokens -= tokens
+        left = 0.0
         if is_behind := len(self._prefilling) > 0:  # else the clock has nothing to do with it
             self._settle(now, self._speed)
+            left = self._prefilling.get(key, 0.0)
         if key in self._sent:
             for over in self._up_to(key) if answered and len(self._sent) > 1 else (key,):
-                sent = self._prove(over)
+                _, work, _, told = self._prove(over)
                 if self._known is not None:
-                    self._note(sent, now)
-                if answered or not sent.told:
+                    self._note(work, now)
+                if answered or not told:
                     self._blurred = True
-        if is_behind:
+        if self._prefilling:
             self._take(0.0)
             self._foresee()
+        elif is_behind:  # and nothing any more
+            self.pending = self.floor = 0.0
+            self.idle_at = self._drained_at
+        return left
 
 
 def _when(prompt: Prompt) -> float:

@@ -1,6 +1,7 @@
 """What becomes of a request once it was read: decided, held until its turn comes, turned away or refused."""
 
 from collections.abc import Callable
+from math import floor
 from typing import Final
 
 from extproc.core import observer, onward, refusals, replies, tracing
@@ -196,7 +197,11 @@ class Deciding:
             steering.watched[self._key] = self
         # A rank before the tries, which are of replicas that have it.
         rank = b"" if pool.ranks is None else pool.ranks.told(decision, at_headers=at_headers)
-        to, hit, owned = destination(decision, steering.rules.tries), int(decision.cached), self.opening.owned
+        to, hit, owned = (
+            destination(decision, steering.rules.tries),
+            floor(decision.cached),
+            self.opening.owned,
+        )
         name = self.request_id
         data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         if decision.prefill is not None and pool.handover is not None:
@@ -220,7 +225,9 @@ class Deciding:
             return self._sent_on(reply, None)
         rules, prompt = self._steering.rules, holder.prompt
         if not (rules.include_usage or holder.pool.renames or prompt.asked or self.admitted is not None):
-            return self._sent_on(reply, None)  # as most gateways are set up
+            return (
+                reply if self._duplex is None else self._sent_on(reply, None)
+            )  # as most gateways are set up
         changed = onward.body_of(rules, holder.pool, prompt, bytes(body), self.admitted, plain=plain)
         if self._owed is not None:
             self._owed.body = changed

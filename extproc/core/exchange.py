@@ -138,16 +138,15 @@ class Exchange(Bodied):
             self._duplex.drop()
         if steering.watched:
             steering.watched.pop(key, None)
-        reached = ending is not None and (ending.status is not None or ending.reached)  # mostly by its status
-        if not reached and steering.ledger.left(key, now) > 0:
-            ending = self.ending = ending or Ending()
-            ending.uncomputed = True
         if decision is not None:
             if decision.prefill is not None:
                 steering.prompt_done(key, now)
             if decision.pool.ranks is not None:
                 decision.pool.ranks.left(key)
-        steering.ledger.release(key, now, answered=ending is not None and ending.answered)
+        left = steering.ledger.release(key, now, ending is not None and ending.answered)
+        if left and left > 0 and (ending is None or not ending.reached):
+            ending = self.ending = ending or Ending()
+            ending.uncomputed = True
         if steering.desk is not None:
             steering.desk.settle(key, wire.used(decision, ending))
         steering.over(key, now)

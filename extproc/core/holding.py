@@ -109,7 +109,8 @@ class Holding:
     def __init__(self, pools: Iterable[Pool], ledger: Ledger) -> None:
         self._pools = list(pools)
         self._ledger = ledger
-        self._held: dict[int, _Held] = {}
+        #: Who waits, by their numbers.
+        self.held: dict[int, _Held] = {}
         self.halls: dict[str, Hall] = {}
         #: Called when `pump` is to be called soon. May be called often.
         self.on_due: Callable[[], None] = lambda: None
@@ -118,10 +119,10 @@ class Holding:
 
     def __len__(self) -> int:
         """Requests that wait."""
-        return len(self._held)
+        return len(self.held)
 
     def __contains__(self, key: int) -> bool:
-        return key in self._held
+        return key in self.held
 
     def furnish(self, room: WaitingRoom, most: int, margin: float) -> None:
         """Let a pool's requests wait in its room.
@@ -153,7 +154,7 @@ class Holding:
         room.hold(key, prompt, now)
         if self._let_go(hall, now, key):
             return False
-        self._held[key] = _Held(waiter, hall, now, size)
+        self.held[key] = _Held(waiter, hall, now, size)
         hall.size += size
         if self.listener is not None:
             self.listener.held(key, pool, prompt, now)
@@ -175,7 +176,7 @@ class Holding:
 
     def stir(self) -> None:
         """Something happened for which a request may go."""
-        if self._held:
+        if self.held:
             self.on_due()
 
     def looked(self, late: float) -> None:
@@ -211,7 +212,7 @@ class Holding:
         return False
 
     def _release(self, key: int, now: float) -> None:
-        held = self._held[key]
+        held = self.held[key]
         room = held.hall.room
         waited = now - held.arrived >= room.settings.cap - _EPSILON
         self._take(key, CLOSED if not room.is_open else LONGEST_WAIT if waited else OPEN)
@@ -222,7 +223,7 @@ class Holding:
             self.listener.unheld(key, gone=True)
 
     def _take(self, key: int, how: str) -> _Held | None:
-        held = self._held.pop(key, None)
+        held = self.held.pop(key, None)
         if held is not None:
             held.hall.room.remove(key)
             held.hall.size -= held.size

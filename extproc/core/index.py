@@ -175,33 +175,36 @@ class PrefixIndex:
             How many leading hashes the slot held before: what `match` would have said, without another walk.
         """
         slot = self._slots.get(number)
-        if slot is None or chain.ends[-1] >> UNIT_SHIFT > slot.capacity:
+        hashes, ends = chain
+        if slot is None or ends[-1] >> UNIT_SHIFT > slot.capacity:
             return 0  # a prompt larger than the cache leaves nothing of itself, and must not evict all else
-        full = slot.added * _EPOCH_SHARE >= slot.capacity
-        if full or now - slot.began[slot.epoch] > self._epoch_span:
+        if slot.added * _EPOCH_SHARE >= slot.capacity or now - slot.began[slot.epoch] > self._epoch_span:
             self._next_epoch(number, slot, now)
-        held = self._mark(slot, chain.hashes, chain.ends)
-        if slot.size > slot.capacity or slot.count > self._max_count:
-            self._shrink(number, slot)
-        return held
-
-    def _mark(self, slot: Slot, hashes: list[int], ends: list[int]) -> int:
-        """Stamp every hash of a chain with the slot's epoch; returns how many leading hashes were held.
-
-        A prompt is placed a moment after `holders` looked for it, so what that found is not looked up again: mostly
-        its known hashes all carry the stamp already, as those of a session that comes back.
-        """
-        mine, stamp = slot.mine, slot.stamp
+        # A prompt is placed a moment after `holders` looked for it, so what that found is not looked up again: mostly
+        # its known hashes all carry the stamp already, as those of a session that comes back.
         looked, values, depth = self._look
+        known = 0
         if looked is hashes:
+            mine, stamp = slot.mine, slot.stamp
             for packed in values:
                 if packed & mine != stamp:
                     break
             else:
                 if depth == len(hashes):
                     return depth
-                if not any(map(self._held.get, hashes[depth:])):
-                    return self._mark_runs(slot, hashes, ends, [(depth, len(hashes), 0)], depth)
+                known = depth
+        held = self._mark(slot, hashes, ends, known)
+        if slot.size > slot.capacity or slot.count > self._max_count:
+            self._shrink(number, slot)
+        return held
+
+    def _mark(self, slot: Slot, hashes: list[int], ends: list[int], known: int = 0) -> int:
+        """Stamp every hash of a chain with the slot's epoch; returns how many leading hashes were held.
+
+        The first `known` carry the stamp already, and nobody holds the next one.
+        """
+        if known and not any(map(self._held.get, hashes[known:])):
+            return self._mark_runs(slot, hashes, ends, [(known, len(hashes), 0)], known)
         runs = runs_of(list(map(self._held.get, hashes)))
         # Mentions of one hash have one object as their holders, so two runs side by side share no hash.
         if len(runs) > 2 and len(set(hashes)) < len(hashes):

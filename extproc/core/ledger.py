@@ -111,29 +111,20 @@ class Ledger:
             if self.listener is not None:
                 self.listener.first_token(key)
 
-    def left(self, key: int, now: float) -> float:
-        """Prompt work of an exchange that is believed not yet done; 0 for one that holds no charge."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return 0.0
-        books = entry[0].books
-        left = books.left(key)
-        if left:  # as of the last look; what was done then stays done, and most are looked at often
-            books.backlog(now, entry[0].prefill_speed)
-            left = books.left(key)
-        return left
-
-    def release(self, key: int, now: float, *, answered: bool = False) -> bool:
-        """End an exchange's charge. Idempotent: True only the first time.
+    def release(self, key: int, now: float, answered: bool = False) -> float | None:
+        """End an exchange's charge. Idempotent: None where it held none, as from the second time on.
 
         `answered`: the engine's answer came to its end, so it has computed all that it was sent before it.
+
+        Returns:
+            Its prompt work that was believed not yet done.
         """
         entry = self._entries.pop(key, None)
         if entry is None:
-            return False
+            return None
         replica, tokens = entry
-        replica.books.end(key, tokens, now, answered)
+        left = replica.books.end(key, tokens, now, answered)
         replica.recount()
         if self.listener is not None:
             self.listener.ended(key)
-        return True
+        return left

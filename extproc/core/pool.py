@@ -337,9 +337,11 @@ class Pool:
         Returns:
             For each chain how many leading hashes it was believed to hold before.
         """
-        place, slot = self.index.place, replica.slot
-        one = len(chains) == 1  # as of all but batches; a comprehension is a call
-        held = [place(slot, chains[0], now)] if one else [place(slot, chain, now) for chain in chains]
+        index, slot = self.index, replica.slot
+        if len(chains) == 1:  # as of all but batches; a comprehension is a call
+            held = [index.place(slot, chains[0], now)]
+        else:
+            held = [index.place(slot, chain, now) for chain in chains]
         if self.room is not None:
             self.room.placed(chains)
         return held

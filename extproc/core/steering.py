@@ -248,7 +248,8 @@ class Steering:
         for pool in self.pools:
             if pool.adapters is not None and pool.adapters.loading is not None:
                 pool.adapters.loading.ended(key, now)
-        self.holding.stir()
+        if self.holding.held:
+            self.holding.stir()
 
     def first_token(self, key: int, now: float, seen: float | None = None) -> None:
         """The first piece of an exchange's answer was seen, at `seen` when not now: its prompt is computed.

@@ -2,8 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from extproc.core.admission.answers import REJECT, Answer, whole_seconds
 from extproc.core.decide import Decision
@@ -19,9 +19,28 @@ from extproc.io import clock
 Told = list[tuple[Sample | None, float | None, float]]
 State = tuple[Told, list[int]]
 
-#: An exchange; when it was decided (seconds since the epoch) and the seconds that took; the policy's name and version
-#: and how the shared state was; and the candidates. Plain, as one is made for every request.
-Kept = tuple[Exchange, float, float, tuple[str, int, str], State]
+
+class Scene(NamedTuple):
+    """What most decisions share with the one before: by what was chosen, and what the candidates had told.
+
+    Attributes:
+        policy, version: the policy's name, and that of its settings.
+        shared: how the shared state was.
+        told: by candidate.
+    """
+
+    policy: str
+    version: int
+    shared: str
+    told: Told
+
+
+#: An exchange; when it was decided (seconds since the epoch) and the seconds that took; the scene; and each
+#: candidate's requests in flight. Plain and flat, as one is made, and later freed, for every request.
+Kept = tuple[Exchange, float, float, Scene, list[int]]
+
+#: The scene of no decision yet, of no replicas at no version of an outlook.
+_NONE: Final[tuple[Sequence[Replica], int, Scene]] = (), -1, Scene("", 0, "", [])
 
 #: Characters of a model's or adapter's name that a record keeps.
 _NAME = 128
@@ -41,16 +60,17 @@ class Records:
     """A ring of the last `size` exchanges that came to a decision.
 
     Attributes:
-        shared: how the shared state is ("off", "ok", "degraded"), asked at each decision.
+        shared: how the shared state is ("off", "ok", "degraded"); whoever knows it writes it here.
         count: records ever kept; the newest has this number, the one before it one less.
     """
 
     def __init__(self, size: int) -> None:
         self._ring: deque[Kept] = deque(maxlen=size)
+        self._keeps = size > 0
         self.count = 0
-        #: By pool: what its replicas told when its outlook had this version, shared by all decisions since.
-        self._told: dict[str, tuple[Sequence[Replica], int, Told]] = {}
-        self.shared: Callable[[], str] = lambda: "off"
+        #: By pool: the scene of these replicas since its outlook had this version.
+        self._scenes: dict[str, tuple[Sequence[Replica], int, Scene]] = {}
+        self.shared = "off"
         #: Is told of the same exchanges while somebody records (io/recorder.py).
         self.recorder: Recorder | None = None
 
@@ -61,25 +81,19 @@ class Records:
             return
         if self.recorder is not None:
             self.recorder.settled(exchange, decision)
-        if not self._ring.maxlen:
+        if not self._keeps:
             return
-        pool = decision.pool
-        policy = (pool.policy_name, pool.policy_version, self.shared())
-        state = self._state_of(decision)
-        self._ring.append((exchange, clock.wall(), seconds, policy, state))
-        self.count += 1
-
-    def _state_of(self, decision: Decision) -> State:
-        """As `state_of`. Replicas tell twice a second, and requests are many more: most share what they told."""
         pool, candidates = decision.pool, decision.candidates
-        if candidates is not pool.replicas:
-            return state_of(decision)
-        outlook = pool.outlook
-        replicas, version, told = self._told.get(pool.name, ((), 0, []))
-        if replicas is not candidates or version != outlook.version:
-            told = told_of(candidates)
-            self._told[pool.name] = candidates, outlook.version, told
-        return told, outlook.in_flight.copy()
+        outlook, is_whole = pool.outlook, candidates is pool.replicas
+        replicas, version, scene = self._scenes.get(pool.name, _NONE)
+        # Replicas tell twice a second, and requests are many more. Another policy is another version too.
+        if replicas is not candidates or version != outlook.version or scene.shared != self.shared:
+            scene = Scene(pool.policy_name, pool.policy_version, self.shared, told_of(candidates))
+            if is_whole:
+                self._scenes[pool.name] = candidates, outlook.version, scene
+        in_flight = outlook.in_flight.copy() if is_whole else in_flight_of(candidates)
+        self._ring.append((exchange, clock.wall(), seconds, scene, in_flight))
+        self.count += 1
 
     def ended(self, exchange: Exchange) -> None:
         """The exchange is over: its prefix chain, which may be long, is not needed for the record."""
@@ -110,7 +124,7 @@ class Records:
 
 def readable(kept: Kept) -> dict[str, Any]:
     """All of a record, ready for JSON."""
-    exchange, at, seconds, (policy, version, shared), state = kept
+    exchange, at, seconds, (policy, version, shared, told), in_flight = kept
     decision = exchange.decision
     assert decision is not None
     return {
@@ -135,7 +149,7 @@ def readable(kept: Kept) -> dict[str, Any]:
         "shadow": shadow_of(decision.shadow),
         "decision_seconds": seconds,
         "held_seconds": exchange.waited,
-        "candidates": rows_of(decision, state),
+        "candidates": rows_of(decision, (told, in_flight)),
         "ending": ending_of(exchange.ending, decision.at),
     }
 
@@ -233,12 +247,17 @@ def request_of(decision: Decision) -> dict[str, Any]:
 
 def state_of(decision: Decision) -> State:
     """What telemetry and books say of each candidate now."""
-    return told_of(decision.candidates), [replica.books.requests for replica in decision.candidates]
+    return told_of(decision.candidates), in_flight_of(decision.candidates)
 
 
 def told_of(replicas: Sequence[Replica]) -> Told:
     """What telemetry says of each replica now."""
     return [(replica.sample, replica.headroom, replica.bias) for replica in replicas]
+
+
+def in_flight_of(replicas: Sequence[Replica]) -> list[int]:
+    """Requests on each replica by own books now."""
+    return [replica.books.requests for replica in replicas]
 
 
 def rows_of(decision: Decision, state: State) -> list[dict[str, Any]]:

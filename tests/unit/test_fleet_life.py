@@ -171,8 +171,10 @@ class Lives(RuleBasedStateMachine):
         if key is not None:
             replica = self.open.pop(key)
             replica.answered(str(key), status, retry_after, self.now)
-            assert self.ledger.release(key, self.now)
-            assert not self.ledger.release(key, self.now)
+            left = self.ledger.release(key, self.now)
+            assert left is not None
+            assert left >= 0.0
+            assert self.ledger.release(key, self.now) is None
 
     @rule(pick=st.integers(0, 100))
     def a_client_leaves(self, pick: int) -> None:

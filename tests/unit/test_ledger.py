@@ -20,7 +20,7 @@ def test_what_was_sent_counts_at_once_and_is_gone_after_its_end() -> None:
     ledger.charge(1, target, uncached=300, tokens=500, now=0.0)
     assert (target.books.requests, target.books.tokens, ledger.tokens) == (1, 500, 500)
     assert target.books.backlog(0.0, 1000.0) == pytest.approx(0.3)
-    assert ledger.release(1, 0.0)
+    assert ledger.release(1, 0.0) == pytest.approx(300.0), "none of its prompt work was done"
     assert (target.books.requests, target.books.tokens, target.books.pending) == (0, 0, 0.0)
 
 
@@ -28,7 +28,7 @@ def test_a_release_counts_once() -> None:
     ledger, target = Ledger(), replica()
     ledger.charge(1, target, 10, 10, 0.0)
     ledger.charge(2, target, 10, 10, 0.0)
-    assert [ledger.release(1, 0.0), ledger.release(1, 0.0), ledger.release(99, 0.0)] == [True, False, False]
+    assert [ledger.release(1, 0.0), ledger.release(1, 0.0), ledger.release(99, 0.0)] == [10, None, None]
     assert target.books.tokens == 10
 
 
