@@ -35,7 +35,7 @@ types: $(STAMP)  ## mypy --strict
 	@$(BIN)/mypy
 
 unit: $(STAMP)   ## the fast tests, on every core: no process is started
-	@$(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m tests.side_by_side
 
 pythons:         ## the fast tests under other Pythons (PYTHONS="python3.13 /a/path/python3"), each in a .venv-VERSION
 	@set -e; for python in $(PYTHONS); do \
@@ -44,7 +44,7 @@ pythons:         ## the fast tests under other Pythons (PYTHONS="python3.13 /a/p
 	done
 
 properties: $(STAMP) ## the fast tests with forty times as many examples of each property: a quarter of an hour
-	@KVSTEER_EXAMPLES=20 $(BIN)/pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
+	@KVSTEER_EXAMPLES=20 $(BIN)/python -m tests.side_by_side
 
 integration: $(STAMP) ## real Envoy, real Redis, real HTTP, fleets in virtual time: side by side, then what needs the machine
 	@KVSTEER_PATIENCE=4 $(BIN)/pytest tests/integration tests/worlds -m "not long and not alone" -n 3 --dist loadfile --no-loadscope-reorder

@@ -28,12 +28,9 @@ from extproc.errors import ConfigError
 from extproc.settings import PoolSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Written pages; those below hidden folders are not ours.
-PAGES = [
-    path
-    for path in sorted(ROOT.rglob("*.md"))
-    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
-]
+#: Written pages; those below hidden folders, such as that of the environment, are not ours.
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 TEXTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
 FILES = {
     "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "docs/commands.md",
