@@ -1,7 +1,8 @@
 """The message of a response's clean end: status, replica, attempts and usage, out of its bytes.
 
-It comes once for every request, so no more of it is opened than is learned from. Attributes are the same few bytes
-for nearly all requests of a replica, and what was made of them is kept.
+It comes once for every request, so no more of it is opened than is learned from. All but the record of usage are the
+same few bytes for nearly all requests of a replica: what stands before the record, and the attributes behind it. What
+was made of either is kept by its bytes, and of a message without a record all of it.
 """
 
 from functools import lru_cache
@@ -25,6 +26,9 @@ FILTER: Final = "envoy.filters.http.ext_proc"
 _LB: Final = LB_NAMESPACE.encode()
 #: Attributes kept: replicas times attempts times status codes times orders of three fields, as maps have none.
 _KEPT: Final = 4096
+#: Beginnings kept, of which there are as many as lengths of records; bytes of a message of which anything is kept.
+_BEGINNINGS: Final = 256
+_SMALL: Final = 1024
 
 
 class Attributes(NamedTuple):
@@ -48,10 +52,58 @@ class Told(NamedTuple):
 
 
 _NONE: Final = Attributes()
+_new = tuple.__new__
+#: Bytes from where a record is found up to it: its length is one byte.
+_BEFORE: Final = len(token_usage.BEFORE_RECORD) + 1
 
 
 def read(data: bytes) -> Told | None:
     """What a message tells; None for one that is no clean end, or of an observer. Never raises."""
+    size, record = len(data), data.find(token_usage.BEFORE_RECORD) + _BEFORE
+    if record <= size <= _SMALL:
+        if record < _BEFORE:
+            return _repeated(data)
+        end = record + data[record - 1]
+        if end <= size and _leads(data[:record]) and (told := _follows(data[end:])) is not None:
+            return _new(Told, (told, token_usage.in_record(data[record:end])))
+    return _opened(data)
+
+
+@lru_cache(maxsize=_BEGINNINGS)
+def _leads(head: bytes) -> bool:
+    """Whether so a clean end begins, and nothing but a record of usage, as long as the last byte says, is missing.
+
+    Such a field ends where its length says, whatever is in it: so one of zeros tells.
+    """
+    packed = head[head.find(token_usage.BEFORE_RECORD) :] + bytes(head[-1])
+    if head[-1] > token_usage.SHORT:
+        return False
+    try:
+        message = trimmed.read(pb.ResponseEnd, ProcessingRequest, head + bytes(head[-1]))
+    except DecodeError:
+        return False
+    context = message.metadata_context
+    is_end = message.WhichOneof("request") == "response_trailers" and not message.observability_mode
+    has_more = message.attributes or context.filter_metadata
+    return is_end and not has_more and context.typed_filter_metadata.get(token_usage.NAMESPACE) == packed
+
+
+@lru_cache(maxsize=_KEPT)
+def _follows(tail: bytes) -> Attributes | None:
+    """The attributes, if nothing else comes after the metadata: what follows in a message is a message of its own
+    (https://protobuf.dev/programming-guides/encoding/#last-one-wins). None for anything else."""
+    try:
+        message = trimmed.read(pb.ResponseEnd, ProcessingRequest, tail)
+    except DecodeError:
+        return None
+    if message.WhichOneof("request") or message.HasField("metadata_context") or message.observability_mode:
+        return None
+    raw = message.attributes.get(FILTER)
+    return _NONE if raw is None else attributes(raw)
+
+
+def _opened(data: bytes) -> Told | None:
+    """As `read`, of bytes that are not known again."""
     try:
         message = trimmed.read(pb.ResponseEnd, ProcessingRequest, data)
     except DecodeError:
@@ -66,6 +118,9 @@ def read(data: bytes) -> Told | None:
     if data.find(_LB) >= 0 and (chosen := context.filter_metadata.get(LB_NAMESPACE)):
         told = told._replace(served=told.served or selected(chosen))
     return Told(told, token_usage.NOTHING if packed is None else token_usage.in_packed(packed))
+
+
+_repeated = lru_cache(maxsize=_KEPT)(_opened)
 
 
 @lru_cache(maxsize=_KEPT)

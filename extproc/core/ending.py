@@ -5,7 +5,6 @@ read), in `response_headers`, or in the access log; what none of them says stays
 it but its status and its token counts.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from extproc.core import clean_end
@@ -146,7 +145,7 @@ class Ending:
         if not self.is_filters or usage is None or prompt is None or not prompt.stream:
             return
         if prompt.dialect == anthropic.NAME and usage.output is not None and usage.output <= _GUESS:
-            self.usage = replace(usage, output=None)
+            self.usage = usage._replace(output=None)
 
     def _filtered(self, usage: Usage | None, verdict: str) -> None:
         """Envoy's filter found this."""

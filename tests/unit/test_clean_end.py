@@ -1,6 +1,8 @@
 """The message of a response's clean end, read from its bytes: the same as read from the whole message."""
 
 import pytest
+from google.protobuf.any_pb2 import Any
+from google.protobuf.struct_pb2 import Struct
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,3 +82,61 @@ def test_a_broken_byte_gives_a_usage_that_can_be_or_none(at: int, byte: int) -> 
         usage = told.usage.usage
         assert usage.input is None or usage.input > 0
         assert usage.cached is None or usage.input is None or 0 <= usage.cached <= usage.input
+
+
+_RECORD = SENT.index(b"\x08\x01\x12\x04demo")
+_AFTER = SENT.index(b"J\x8d\x01")
+
+
+@given(st.binary(max_size=140))
+def test_a_record_of_any_bytes_says_in_a_known_message_what_it_says_in_a_new_one(record: bytes) -> None:
+    message = pb.ProcessingRequest.FromString(SENT)
+    packed = message.metadata_context.typed_filter_metadata[token_usage.NAMESPACE]
+    packed.value = record
+    for data in (
+        message.SerializeToString(),
+        SENT[: _RECORD - 1] + bytes([len(record)]) + record + SENT[_AFTER:],
+    ):
+        assert clean_end.read(data) == clean_end._opened(data)
+    assert clean_end.read(message.SerializeToString()) == (
+        Attributes("10.0.0.7:8000", 200, 2),
+        token_usage.in_any(packed.type_url, record),
+    )
+
+
+@given(st.integers(0, len(SENT) - 1), st.binary(min_size=0, max_size=3), st.integers(0, 3))
+def test_whatever_is_changed_it_is_read_as_if_nothing_were_known(at: int, new: bytes, old: int) -> None:
+    data = SENT[:at] + new + SENT[at + old :]
+    assert clean_end.read(SENT) is not None
+    assert clean_end.read(data) == clean_end._opened(data)
+    assert clean_end.read(data) == clean_end._opened(data)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        pb.ProcessingRequest(observability_mode=True),
+        pb.ProcessingRequest(response_body=pb.HttpBody(body=b"x")),
+        pb.ProcessingRequest(
+            metadata_context=pb.Metadata(typed_filter_metadata={token_usage.NAMESPACE: Any()})
+        ),
+        pb.ProcessingRequest(attributes={clean_end.FILTER: Struct()}),
+        pb.ProcessingRequest(response_trailers=pb.HttpTrailers()),
+    ],
+    ids=["observer", "another kind", "another record", "other attributes", "the same kind"],
+)
+def test_what_comes_before_or_after_counts_also_in_a_message_that_is_known(
+    added: pb.ProcessingRequest,
+) -> None:
+    more = added.SerializeToString()
+    for data in (SENT + more, more + SENT):
+        assert clean_end.read(data) == clean_end._opened(data)
+
+
+def test_a_balancers_choice_counts_beside_a_record() -> None:
+    message = pb.ProcessingRequest.FromString(SENT)
+    message.attributes.clear()
+    message.metadata_context.filter_metadata[LB_NAMESPACE].update({SERVED: "10.0.0.9:80"})
+    for _ in range(2):
+        told = clean_end.read(message.SerializeToString())
+        assert told == (Attributes("10.0.0.9:80", None, None), (Usage(506, 2, 496), token_usage.COMPLETE))

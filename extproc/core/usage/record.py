@@ -1,14 +1,13 @@
 """The neutral record of a request's tokens, and what a count must be like to be believed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Largest count believed. A request costs at most some million tokens; a larger number is a fault of its teller.
 MOST_TOKENS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one request as its engine counted them. Unknown is None, never 0.
 
     Attributes:
