@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from extproc.core.sample import Sample
-from tests.examples import TIMES
+from tests.examples import QUICK
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "engines"
 
@@ -52,7 +52,7 @@ def some(spoilt_bodies: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, byte
 
     All of them where as many examples are tried as are asked for (tests/examples.py).
     """
-    return islice(spoilt_bodies, 0, None, 4 if TIMES < 1 else 1)
+    return islice(spoilt_bodies, 0, None, 4 if QUICK else 1)
 
 
 def _garbled(line: bytes) -> Iterator[tuple[str, bytes]]:

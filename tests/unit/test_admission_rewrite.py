@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.core.admission.rewrite import degraded
 from extproc.core.admission.tenants import Degrade
+from tests.examples import LETTERS
 
 LATER = Degrade("priority", "10")
 SMALL = Degrade("model", "small")
@@ -94,7 +95,9 @@ def test_another_pool_needs_no_other_body() -> None:
     st.dictionaries(
         st.sampled_from(["priority", "model", "a", '\u00e9"\\']),
         st.recursive(
-            st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9), st.lists, max_leaves=4
+            st.none() | st.booleans() | st.integers(-9, 9) | st.text(LETTERS, max_size=9),
+            st.lists,
+            max_leaves=4,
         ),
     ),
     st.booleans(),

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.dialects import Limits, read
+from tests.examples import LETTERS
 from tests.unit.reading import CHAT, chain_of, chat, check, prompt_of, refused, shared, user
 
 SYSTEM = {"role": "system", "content": "You are a help."}
@@ -74,7 +75,11 @@ def test_where_a_byte_stands_matters() -> None:
     assert len(ends) == len(bodies)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "odd"]), st.text(max_size=4)), min_size=1))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["user", "assistant", "odd"]), st.text(LETTERS, max_size=4)), min_size=1
+    )
+)
 def test_a_chat_is_its_messages_in_order(messages: list[tuple[str, str]]) -> None:
     body = chat(*({"role": role, "content": text} for role, text in messages))
     chain = chain_of(CHAT, body)

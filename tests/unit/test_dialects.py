@@ -11,7 +11,7 @@ from extproc.core import dialects
 from extproc.core.dialects import DIALECTS, Limits, find, read
 from extproc.core.prompt import REASONS
 from extproc.errors import Unreadable
-from tests.examples import examples
+from tests.examples import LETTERS, examples
 from tests.unit.reading import CHAT, chat, check, prompt_of, refused, user
 
 BODIES: dict[str, dict[str, object]] = {
@@ -347,7 +347,7 @@ WORDS = st.sampled_from(
 )
 NUMBERS = st.integers(-(2**64), 2**64) | st.floats(allow_nan=False, allow_infinity=False) | st.just(1e308)
 JSON = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(max_size=6) | WORDS,
+    st.none() | st.booleans() | NUMBERS | st.text(LETTERS, max_size=6) | WORDS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=12,
 )

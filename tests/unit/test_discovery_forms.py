@@ -12,7 +12,7 @@ from extproc.envoyconfig.eds import eds_text
 from extproc.envoyconfig.names import pool_cluster
 from extproc.io.discovery.base import SourceFailed
 from extproc.io.discovery.file_forms import plain_endpoint, read_endpoints
-from tests.examples import examples
+from tests.examples import LETTERS, examples
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "discovery"
 
@@ -139,8 +139,10 @@ def test_any_bytes_are_read_or_refused_and_never_break_the_reader(text: bytes) -
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        st.none() | st.booleans() | st.integers() | st.text(LETTERS, max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(LETTERS, max_size=5), inner, max_size=3)
+        ),
     )
 )
 @examples(25)

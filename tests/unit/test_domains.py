@@ -109,9 +109,7 @@ def test_domains_of_the_configuration_reach_the_pool():
 
 def thresholds(found: Any) -> dict[str, Any]:
     (cluster,) = [
-        it
-        for it in yaml.safe_load(yaml.safe_dump(bootstrap(found)))["static_resources"]["clusters"]
-        if it["name"] == "kvsteer_pool_chat"
+        it for it in bootstrap(found)["static_resources"]["clusters"] if it["name"] == "kvsteer_pool_chat"
     ]
     (threshold,) = cluster["circuit_breakers"]["thresholds"]
     return dict(threshold)

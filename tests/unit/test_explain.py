@@ -26,6 +26,7 @@ from extproc.core.steering import Rules, Steering
 from extproc.io.explaining import explain
 from extproc.io.records import rows_of, state_of
 from extproc.io.snapshot import BadSnapshot, restore, take
+from tests.examples import QUICK
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 CHAT = "/v1/chat/completions"
@@ -307,8 +308,9 @@ def test_whatever_stands_anywhere_in_a_snapshot_it_is_explained_or_told(policy: 
     steering.pools[0].adopt(policy, {}, Shadow("least_request", {}, random.Random(0)))
     good = saved(steering)
     told = 0
-    for path in places(good):
-        for value in (*HOSTILE, ...):
+    for number, path in enumerate(places(good)):
+        # Every other value at each place, the others at the next, unless all examples are tried.
+        for value in (*HOSTILE, ...)[number % 2 :: 2] if QUICK else (*HOSTILE, ...):
             try:
                 restored = restore(put(good, path, value))
             except BadSnapshot:
@@ -316,7 +318,7 @@ def test_whatever_stands_anywhere_in_a_snapshot_it_is_explained_or_told(policy: 
                 continue
             said = explain(restored, body(), CHAT, 0.0)
             assert fault_of(json.loads(json.dumps(said))) == "", (path, value)
-    assert told > 400, "most of these can't be taken for a snapshot"
+    assert told > (200 if QUICK else 400), "most of these can't be taken for a snapshot"
 
 
 def test_a_snapshot_says_where_it_is_wrong() -> None:

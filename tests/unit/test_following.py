@@ -11,6 +11,7 @@ from extproc.core.sample import Sample
 from extproc.engines import Engine, Last
 from extproc.engines.exposition import Reader
 from extproc.engines.factored import Factored
+from tests.examples import QUICK, count_of
 from tests.unit.engine_bodies import body, some, spoilt
 
 FIXTURES = [
@@ -83,8 +84,8 @@ def test_a_line_that_came_is_seen_at_once(engine, name) -> None:
     lines = text.splitlines(keepends=True)
     new = [f"{name} 7\n".encode() for name in made.wanted]
     last = Last()
-    for place in range(len(lines) + 1):
-        other = b"".join([*lines[:place], new[place % len(new)], *lines[place:]])
+    for number, place in enumerate(range(0, len(lines) + 1, 3 if QUICK else 1)):
+        other = b"".join([*lines[:place], new[number % len(new)], *lines[place:]])
         last.parse(made, text, 1.0)
         assert last.parse(made, other, 1.0) == made.parse(other, 1.0), place
 
@@ -154,7 +155,7 @@ def test_bodies_of_which_one_line_comes_goes_or_changes_tell_what_they_tell_alon
     names = ["run", "wait", "kv", "other", 'run{a="1"}', 'run{a="2"}', "#HELP"]
     rng, last = random.Random(5), Last()
     lines: list[str] = []
-    for step in range(5000):
+    for step in range(count_of(5000, quick=1500)):
         value = f"{rng.choice([1, 5, 10, 99.5])}{rng.choices(['', ' 5', chr(13)], [20, 1, 1])[0]}"
         place = rng.randrange(len(lines) + 1)
         if rng.random() < 0.4 and lines:

@@ -12,6 +12,7 @@ from extproc.core.dialects import Limits
 from extproc.core.exchange import Exchange
 from extproc.core.reading import with_spots
 from extproc.core.steering import Rules
+from tests.examples import LETTERS
 from tests.unit.messages import answer, chat, mutation, request_body, request_headers
 from tests.unit.test_exchange import steering
 
@@ -126,11 +127,13 @@ def test_options_of_more_than_sixteen_kibibytes_are_left_alone() -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(LETTERS, max_size=20),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["stream_options", "include_usage", "a"]) | st.text(max_size=5), inner, max_size=3
+            st.sampled_from(["stream_options", "include_usage", "a"]) | st.text(LETTERS, max_size=5),
+            inner,
+            max_size=3,
         )
     ),
     max_leaves=10,

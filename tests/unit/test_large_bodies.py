@@ -26,6 +26,7 @@ from extproc.io.reading import form
 from extproc.io.sessions import ExchangeSession
 from extproc.io.transports.h2.grpc import Assembly
 from extproc.pb import ext_proc_pb2 as pb
+from tests.examples import LETTERS
 from tests.unit.h2_world import message as framed
 from tests.unit.messages import Mode, answer, chat, request_body, request_headers, set_headers
 from tests.unit.test_exchange import DESTINATION, steering
@@ -156,7 +157,7 @@ def found_again(found: Found) -> Found:
         Prompt,
         dialect=st.just("openai_chat"),
         kind=st.just("generate"),
-        model=st.text(max_size=5),
+        model=st.text(LETTERS, max_size=5),
         size=st.integers(0, 2**40),
         max_output=st.none() | st.integers(0, 2**31),
         stream=st.booleans(),

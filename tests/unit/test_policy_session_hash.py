@@ -209,7 +209,7 @@ def test_beginnings_that_carry_less_than_a_replicas_part_stay_whole() -> None:
 
 def test_beginnings_are_bounded_whatever_comes() -> None:
     beginnings, rng = Beginnings(0.001), random.Random(4)
-    for _ in range(6 * WINDOW):
+    for _ in range(3 * WINDOW):
         beginnings.key(chat(*[rng.randrange(3) for _ in range(6)], rng.getrandbits(60), 1), 256)
     assert len(beginnings) <= 2 * WINDOW
 

@@ -1,6 +1,7 @@
 """The core stays pure: no I/O, clock, randomness, logging or metrics."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import extproc.core
@@ -14,9 +15,18 @@ BANNED = {
 OWN = ("extproc.core", "extproc.errors", "extproc.pb", "extproc.addresses")
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement within, at any depth; no expression has one."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from statements(child)
+
+
 def imports(path: Path) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

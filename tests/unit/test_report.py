@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from extproc.core.report import LARGEST, BadReport, Report, read_report, write_report
 from extproc.core.sample import Sample
+from tests.examples import LETTERS
 
 A = "10.0.0.1:8000"
 FULL = Sample(
@@ -145,7 +146,10 @@ def test_a_refusal_repeats_nothing_of_what_was_sent_but_a_fields_name() -> None:
 
 
 NUMBERS = (
-    st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.text(max_size=5)
+    st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.booleans()
+    | st.text(LETTERS, max_size=5)
 )
 FIELDS = ("running", "kv_used", "kv_capacity", "models", "asleep", "started", "strange")
 

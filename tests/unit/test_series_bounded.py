@@ -88,10 +88,10 @@ async def made() -> Made:
 
 
 async def test_what_clients_make_up_makes_no_series_and_is_in_none(made: Made) -> None:
-    for _ in range(3):  # by then each kind came, and ended in each way
+    for _ in range(2):  # by then each kind came, and ended in each way
         made.round()
     before = made.series()
-    for _ in range(6):
+    for _ in range(3):
         made.round()
     after = made.series()
     assert not [name for name in after if MARK in name]

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-import yaml
+from tests.unit.yamls import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "kvsteer-alerts.yml"
@@ -13,7 +13,7 @@ GRAFANA = ROOT / "deploy" / "grafana"
 
 
 def rules() -> list[dict[str, object]]:
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return [rule for group in read_yaml(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def test_each_alert_has_its_own_name_a_severity_and_a_runbook_that_speaks_of_it() -> None:
@@ -71,9 +71,9 @@ def test_autoscalers_follow_metrics_that_are_documented_and_that_the_tests_see_e
 
 
 def test_the_hpa_asks_for_the_metric_that_the_adapter_serves_and_both_scalers_agree() -> None:
-    hpa = yaml.safe_load((AUTOSCALING / "hpa.yaml").read_text())["spec"]
-    keda = yaml.safe_load((AUTOSCALING / "keda.yaml").read_text())["spec"]
-    rule = yaml.safe_load((AUTOSCALING / "prometheus-adapter.yaml").read_text())["rules"]["external"][0]
+    hpa = read_yaml((AUTOSCALING / "hpa.yaml").read_text())["spec"]
+    keda = read_yaml((AUTOSCALING / "keda.yaml").read_text())["spec"]
+    rule = read_yaml((AUTOSCALING / "prometheus-adapter.yaml").read_text())["rules"]["external"][0]
     external = hpa["metrics"][0]["external"]
     assert external["metric"]["name"] == rule["name"]["as"]
     assert rule["seriesQuery"].startswith(rule["name"]["as"])
