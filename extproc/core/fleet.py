@@ -11,7 +11,7 @@ from typing import Final
 from extproc.core.bias import Cold, Factor, cost_of, empty_share
 from extproc.core.books import Books
 from extproc.core.breaker import CLOSED, HALF_OPEN, Breaker, BreakerSettings, verdict
-from extproc.core.headroom import Headroom, Parts, Weights, leaned
+from extproc.core.headroom import Headroom, Parts, Weights
 from extproc.core.lifecycle import (
     HEALTHY,
     MISSED,
@@ -125,10 +125,10 @@ class Replica:
 
     __slots__ = (
         "_counted", "_decode", "_failures", "_headroom", "_outlook", "_prefill", "_progress", "_seen_beyond",
-        "_speeds", "_strangers", "address", "barred", "bias", "books", "breaker", "context", "cost", "crowded",
-        "decode_speed", "failed_tries", "fresh_until", "headroom", "incarnation", "is_settled", "kv_load",
-        "kv_tokens", "lean", "life", "max_running", "occupancy", "pace", "place", "prefill_speed", "sample", "share",
-        "slot", "traits", "unheard",
+        "_shown", "_speeds", "_strangers", "address", "barred", "bias", "books", "breaker", "context", "cost",
+        "crowded", "decode_speed", "failed_tries", "fresh_until", "headroom", "incarnation", "is_settled",
+        "kv_load", "kv_tokens", "lean", "life", "max_running", "occupancy", "pace", "place", "prefill_speed",
+        "sample", "share", "slot", "traits", "unheard",
     )  # fmt: skip
 
     def __init__(
@@ -174,8 +174,9 @@ class Replica:
         #: what both show counts.
         self._strangers = 0.0
         self._seen_beyond: float | None = None  # at the last sample
-        #: Tokens in the books at the last sample: what came since is not in it.
-        self._counted = 0
+        #: What the last sample that knew it said of KV use, and the share of the cache that the books' tokens took
+        #: then: what came since is not in it. 0 and 0 where the last one did not know.
+        self._shown = self._counted = 0.0
         self._progress = Progress(traits.prefill_doubling)
 
     def observe(self, sample: Sample) -> None:
@@ -230,7 +231,9 @@ class Replica:
     def _count_strangers(self, sample: Sample) -> None:
         seen = (sample.running or 0.0) + (sample.waiting or 0.0)
         beyond = max(seen - self.books.requests, 0.0)
-        self._counted = self.books.tokens
+        self._shown = self._counted = 0.0
+        if sample.kv_used is not None:
+            self._shown, self._counted = sample.kv_used, self.books.tokens / self.kv_tokens
         self._strangers = min(beyond, self._seen_beyond) if self._seen_beyond is not None else beyond
         self._seen_beyond = beyond
 
@@ -296,12 +299,6 @@ class Replica:
         """What each part of the headroom score was at the last sample."""
         return self._headroom.parts
 
-    def headroom_for(self, tokens: float) -> float | None:
-        """The headroom score 0..1 for a request of so many tokens, its answer included; None while unknown."""
-        if self.headroom is None:
-            return None
-        return leaned(self.headroom, self.lean, tokens, self.kv_tokens)
-
     def _reason(self, now: float) -> str | None:
         sample = self.sample
         if self.share == 0.0:
@@ -329,12 +326,11 @@ class Replica:
 
         They change with one replica at a time and are read for all of them at every decision.
         """
-        books, sample, capacity = self.books, self.sample, self.kv_tokens
-        requests, tokens = books.requests, books.tokens
-        used = self.context = tokens / capacity
-        if sample is not None and (shown := sample.kv_used) is not None:  # shared prefixes count once
-            since = tokens - self._counted
-            used = shown + since / capacity if since > 0 else shown
+        books, used = self.books, self._shown
+        requests = books.requests
+        context = self.context = books.tokens / self.kv_tokens
+        if context > self._counted:  # what telemetry shows has shared prefixes once
+            used += context - self._counted
         occupancy = self.occupancy = (requests + self._strangers) / self.max_running
         self.kv_load = used
         crowded = occupancy >= 1 or used > KV_FREE

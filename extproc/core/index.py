@@ -15,14 +15,13 @@ thirteenth of the TTL has passed, so eviction follows true least-recent-use to w
 
 from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
 from typing import Final
 
-from extproc.core.lru import BITS, EPOCHS, Slot, take_out
+from extproc.core.lru import BITS, EPOCHS, Slot, compact, drop, drop_few, take_out
 from extproc.core.prompt import Chain
-from extproc.core.runs import UNIT_SHIFT, Run, first_mentions, runs_of, weights_of
+from extproc.core.runs import SHORT, UNIT_SHIFT, Run, first_mentions, runs_of, weights_of
 
 #: An epoch takes this share of the capacity: 8 epochs of new entries fill a cache and 15 exist, so the ring does not
 #: come round before the size bound has evicted. What is used again counts half, once an epoch: not at all, and
@@ -82,7 +81,7 @@ class PrefixIndex:
         """Change what a slot may hold, in bytes; a smaller one evicts at once."""
         slot = self._slots[number]
         slot.capacity = capacity >> UNIT_SHIFT
-        self._shrink(number, slot)
+        self._shrink(slot)
 
     def remove_slot(self, number: int) -> None:
         """Forget everything a slot held. Unknown numbers are ignored."""
@@ -90,7 +89,7 @@ class PrefixIndex:
         if slot is None:
             return
         for epoch in range(1, EPOCHS + 1):
-            self._drop(number, slot, epoch, slot.hashes[epoch], slot.weights[epoch])
+            self._drop(slot, epoch, slot.hashes[epoch], slot.weights[epoch])
         self._free.append(number)
 
     def size(self, number: int) -> int:
@@ -179,32 +178,30 @@ class PrefixIndex:
         if slot is None or ends[-1] >> UNIT_SHIFT > slot.capacity:
             return 0  # a prompt larger than the cache leaves nothing of itself, and must not evict all else
         if slot.added * _EPOCH_SHARE >= slot.capacity or now - slot.began[slot.epoch] > self._epoch_span:
-            self._next_epoch(number, slot, now)
+            self._next_epoch(slot, now)
         # A prompt is placed a moment after `holders` looked for it, so what that found is not looked up again: mostly
         # its known hashes all carry the stamp already, as those of a session that comes back.
         looked, values, depth = self._look
-        known = 0
-        if looked is hashes:
+        if looked is not hashes:
+            depth = -1
+        else:
             mine, stamp = slot.mine, slot.stamp
             for packed in values:
                 if packed & mine != stamp:
+                    depth = -1
                     break
-            else:
-                if depth == len(hashes):
-                    return depth
-                known = depth
-        held = self._mark(slot, hashes, ends, known)
+            if depth == len(hashes):
+                return depth
+        if depth >= 0 and self._held.keys().isdisjoint(hashes[depth:]):
+            held = self._mark_runs(slot, hashes, ends, [(depth, len(hashes), 0)], depth)
+        else:
+            held = self._mark(slot, hashes, ends)
         if slot.size > slot.capacity or slot.count > self._max_count:
-            self._shrink(number, slot)
+            self._shrink(slot)
         return held
 
-    def _mark(self, slot: Slot, hashes: list[int], ends: list[int], known: int = 0) -> int:
-        """Stamp every hash of a chain with the slot's epoch; returns how many leading hashes were held.
-
-        The first `known` carry the stamp already, and nobody holds the next one.
-        """
-        if known and not any(map(self._held.get, hashes[known:])):
-            return self._mark_runs(slot, hashes, ends, [(known, len(hashes), 0)], known)
+    def _mark(self, slot: Slot, hashes: list[int], ends: list[int]) -> int:
+        """Stamp every hash of a chain with the slot's epoch; returns how many leading hashes were held."""
         runs = runs_of(list(map(self._held.get, hashes)))
         # Mentions of one hash have one object as their holders, so two runs side by side share no hash.
         if len(runs) > 2 and len(set(hashes)) < len(hashes):
@@ -216,24 +213,31 @@ class PrefixIndex:
         self, slot: Slot, hashes: list[int], ends: list[int], runs: list[Run], held: int = 0
     ) -> int:
         """Stamp what does not carry the stamp already; the first `held` hashes, before these runs, do."""
-        mine, stamp, epoch = slot.mine, slot.stamp, slot.epoch
+        table, mine, stamp, epoch = self._held, slot.mine, slot.stamp, slot.epoch
         for start, stop, before in runs:
             if (ours := before & mine) and start == held:
                 held = stop
             if ours == stamp:
                 continue
             run, packed = hashes[start:stop], before ^ ours | stamp
-            marked = dict.fromkeys(run, self._shared.get(packed) or self._share(packed))
-            if len(marked) < len(run):
+            if len(set(run)) < len(run):
                 return self._mark(slot, *first_mentions(hashes, ends))
-            self._held.update(marked)
+            marked = self._shared.get(packed) or self._share(packed)
+            if len(run) > SHORT:
+                table.update(dict.fromkeys(run, marked))
+            else:
+                for key in run:
+                    table[key] = marked
             self._look = _NO_LOOK
             weights = weights_of(ends, start, stop)
+            total = sum(weights)
             slot.hashes[epoch].fromlist(run)
             slot.weights[epoch].fromlist(weights)
-            total = sum(weights)
-            slot.added += total // 2 if ours else total
-            if not ours:
+            if ours:  # an older mention of each stays behind
+                slot.added += total // 2
+                slot.stale += len(run)
+            else:
+                slot.added += total
                 slot.size += total
                 slot.count += len(run)
         return held
@@ -245,15 +249,15 @@ class PrefixIndex:
 
     def expire(self, now: float) -> None:
         """Drop what was not used for the TTL. Call it every few seconds; it also ends idle slots' epochs."""
-        for number, slot in self._slots.items():
+        for slot in self._slots.values():
             if now - slot.began[slot.epoch] > self._epoch_span:
-                self._next_epoch(number, slot, now)
+                self._next_epoch(slot, now)
             for step in range(1, EPOCHS):
                 epoch = (slot.epoch + step - 1) % EPOCHS + 1
                 # An epoch's entries were last used before the next epoch began.
                 if now - slot.began[epoch % EPOCHS + 1] < self._ttl:
                     break
-                self._drop_epoch(number, slot, epoch)
+                self._drop_epoch(slot, epoch)
 
     def forget(self, number: int, hashes: Sequence[int]) -> None:
         """Take back single beliefs of one slot: it turned out not to hold these hashes."""
@@ -268,7 +272,7 @@ class PrefixIndex:
                 found.setdefault(epoch, set()).add(key)
         slot.forgot = slot.forgot or bool(found)
         for epoch, wanted in found.items():
-            self._drop(number, slot, epoch, *take_out(slot.hashes[epoch], slot.weights[epoch], wanted))
+            self._drop(slot, epoch, *take_out(slot.hashes[epoch], slot.weights[epoch], wanted))
 
     # -- copies ----------------------------------------------------------------------------------------
 
@@ -305,7 +309,7 @@ class PrefixIndex:
         if slot is None or not 0 <= back < EPOCHS - 1:
             return 0
         if slot.forgot:  # else an older mention of what was taken back would count beside the new one
-            self._compact(number, slot)
+            compact(self._held, slot)
         epoch = (slot.epoch - 1 - back) % EPOCHS + 1
         mine, stamp = EPOCHS << BITS * number, epoch << BITS * number
         found = list(map(self._held.get, hashes, repeat(0)))
@@ -329,67 +333,36 @@ class PrefixIndex:
 
     # -- eviction --------------------------------------------------------------------------------------
 
-    def _next_epoch(self, number: int, slot: Slot, now: float) -> None:
-        slot.epoch = slot.epoch % EPOCHS + 1
-        slot.stamp = slot.epoch << BITS * number
-        slot.began[slot.epoch], slot.added = now, 0
-        self._drop_epoch(number, slot, slot.epoch)  # what still carries the coming number is the oldest
-        if sum(map(len, slot.hashes)) > 2 * slot.count + _SLACK:
-            self._compact(number, slot)
+    def _next_epoch(self, slot: Slot, now: float) -> None:
+        epoch = slot.epoch = slot.epoch % EPOCHS + 1
+        slot.stamp = epoch * slot.unit
+        slot.began[epoch], slot.added = now, 0
+        if slot.hashes[epoch]:  # what still carries the coming number is the oldest
+            self._drop_epoch(slot, epoch)
+        if slot.stale > slot.count + _SLACK:  # at most so many are; some went with their epochs
+            slot.stale = sum(map(len, slot.hashes)) - slot.count
+            if slot.stale > slot.count + _SLACK:
+                compact(self._held, slot)
 
-    def _shrink(self, number: int, slot: Slot) -> None:
+    def _shrink(self, slot: Slot) -> None:
         """Evict oldest entries until the slot is within its bounds; within an epoch, a chain's end first."""
         for step in range(1, EPOCHS + 1):
             epoch = (slot.epoch + step - 1) % EPOCHS + 1
             hashes, weights = slot.hashes[epoch], slot.weights[epoch]
             while hashes and (slot.size > slot.capacity or slot.count > self._max_count):
-                self._drop(number, slot, epoch, hashes[-256:], weights[-256:])
+                self._drop(slot, epoch, hashes[-256:], weights[-256:])
                 del hashes[-256:], weights[-256:]
             if slot.size <= slot.capacity and slot.count <= self._max_count:
                 return
 
-    def _drop_epoch(self, number: int, slot: Slot, epoch: int) -> None:
+    def _drop_epoch(self, slot: Slot, epoch: int) -> None:
         hashes, weights = slot.hashes[epoch], slot.weights[epoch]
         slot.hashes[epoch], slot.weights[epoch] = array("Q"), array("H")
-        self._drop(number, slot, epoch, hashes, weights)
+        self._drop(slot, epoch, hashes, weights)
 
-    def _drop(self, number: int, slot: Slot, epoch: int, hashes: "array[int]", weights: "array[int]") -> None:
-        held, shift = self._held, BITS * number
-        mine, stamp = EPOCHS << shift, epoch << shift
+    def _drop(self, slot: Slot, epoch: int, hashes: "array[int]", weights: "array[int]") -> None:
         self._look = _NO_LOOK
-        found = list(map(held.get, hashes, repeat(0)))
-        if found.count(stamp) == len(found):  # held here alone and not used since: all go at once
-            deque(map(held.pop, hashes), maxlen=0)
-            slot.size -= sum(weights)
-            slot.count -= len(found)
-            return
-        # Few values stand for many hashes. What is not in here was used again since, or is gone.
-        rests = {packed: packed ^ stamp for packed in set(found) if packed & mine == stamp}
-        rests = {packed: self._share(rest) for packed, rest in rests.items()}
-        size = count = 0
-        for key, weight, packed in zip(hashes, weights, found, strict=True):
-            if packed in rests:
-                if rest := rests[packed]:
-                    held[key] = rest
-                else:
-                    del held[key]
-                size += weight
-                count += 1
-        slot.size -= size
-        slot.count -= count
-
-    def _compact(self, number: int, slot: Slot) -> None:
-        held, shift = self._held, BITS * number
-        mine = EPOCHS << shift
-        for epoch in range(1, EPOCHS + 1):
-            stamp = epoch << shift
-            hashes, weights = array("Q"), array("H")
-            for key, weight in zip(slot.hashes[epoch], slot.weights[epoch], strict=True):
-                if held.get(key, 0) & mine == stamp:
-                    hashes.append(key)
-                    weights.append(weight)
-            slot.hashes[epoch], slot.weights[epoch] = hashes, weights
-        slot.forgot = False  # what is left is held
+        (drop_few if len(hashes) <= SHORT else drop)(self._held, self._share, slot, epoch, hashes, weights)
 
 
 def _bits(mask: int) -> Iterable[int]:

@@ -7,6 +7,8 @@ from typing import Final
 #: Weights are kept in units of 64 bytes, rounded up, so that 16 bits reach to 4 MiB for one hash.
 UNIT_SHIFT: Final = 6
 _WEIGHT_MAX: Final = 0xFFFF
+#: Hashes up to which a loop takes less than calls that deal with all of them at once, as of chats of a few messages.
+SHORT: Final = 16
 
 
 #: Where a run begins, where it ends, and the packed value that all of its hashes have (0 for unknown).
@@ -38,6 +40,13 @@ def weights_of(ends: list[int], start: int, stop: int) -> list[int]:
 
     Within a long text all are of one size (core/prefix.py), so a size is turned into units once, wherever it stands.
     """
+    if stop - start <= SHORT:
+        weights, begin = [], ends[start - 1] if start else 0
+        for end in ends[start:stop]:
+            weight = (end - begin + 63) >> UNIT_SHIFT
+            weights.append(weight if weight < _WEIGHT_MAX else _WEIGHT_MAX)
+            begin = end
+        return weights
     sizes = list(map(sub, ends[start:stop], ends[start - 1 : stop] if start else [0, *ends]))
     units = {size: _weight(size) for size in set(sizes)}
     return list(map(units.__getitem__, sizes)) if len(units) > 1 else [units[sizes[0]]] * len(sizes)

@@ -10,6 +10,7 @@ from extproc.core.decide import Decision
 from extproc.core.ending import UNKNOWN, Ending
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Replica
+from extproc.core.prompt import Chain
 from extproc.core.sample import Sample
 from extproc.core.shadow import Opinion
 from extproc.core.usage.record import Usage
@@ -42,6 +43,8 @@ Kept = tuple[Exchange, float, float, Scene, list[int]]
 #: The scene of no decision yet, of no replicas at no version of an outlook.
 _NONE: Final[tuple[Sequence[Replica], int, Scene]] = (), -1, Scene("", 0, "", [])
 
+#: In place of a prompt's chains. Nobody adds to those of a prompt that was read.
+_NO_CHAINS: Final[list[Chain]] = []
 #: Characters of a model's or adapter's name that a record keeps.
 _NAME = 128
 
@@ -101,7 +104,7 @@ class Records:
         if self.recorder is not None:
             self.recorder.ended(exchange)
         if decision is not None and (prompt := decision.prompt) is not None:
-            prompt.chains = []
+            prompt.chains = _NO_CHAINS
             if len(prompt.model) > _NAME:
                 prompt.model = prompt.model[:_NAME]
             if len(prompt.adapter) > _NAME:

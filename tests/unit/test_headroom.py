@@ -6,6 +6,7 @@ import pytest
 
 from extproc.core.fleet import Replica, Traits
 from extproc.core.headroom import Headroom, Parts, Weights, forecast, lean, queue_penalty, toward_kv
+from extproc.core.policies.spread import NEUTRAL, headrooms
 from extproc.core.sample import Sample
 
 
@@ -80,12 +81,14 @@ def test_long_requests_weigh_free_kv_more_and_short_ones_free_slots() -> None:
     replica = Replica("r0", 0, Traits(kv_tokens=100_000, max_running=10), 0.0)
     replica.observe(Sample(at=1.0, kv_used=0.8, running=1, waiting=0))
     assert (replica.headroom, replica.lean) == (pytest.approx(0.65), pytest.approx(-0.105))
-    assert replica.headroom_for(1000) == pytest.approx(0.65)
-    assert replica.headroom_for(0) == pytest.approx(
-        0.25 * 0.2 + 0.45 * 0.9 + 0.3
-    )  # the weights of the shortest
-    assert replica.headroom_for(3000) == pytest.approx(0.65 - 0.0525)
-    assert replica.headroom_for(10**9) == pytest.approx(0.55 * 0.2 + 0.15 * 0.9 + 0.3, abs=1e-4)
+
+    def score(tokens: float) -> float:
+        return headrooms([replica], tokens)[0]
+
+    assert score(1000) == pytest.approx(0.65)
+    assert score(0) == pytest.approx(0.25 * 0.2 + 0.45 * 0.9 + 0.3)  # the weights of the shortest
+    assert score(3000) == pytest.approx(0.65 - 0.0525)
+    assert score(10**9) == pytest.approx(0.55 * 0.2 + 0.15 * 0.9 + 0.3, abs=1e-4)
     assert replica.parts.kv == pytest.approx(0.2)
 
 
@@ -100,7 +103,7 @@ def test_length_says_nothing_where_a_part_is_unknown_or_weighs_nothing() -> None
         headroom.update(sample, max_running=64)
         assert headroom.lean == 0.0
     unknown = Replica("r0", 0, Traits(), 0.0)
-    assert unknown.headroom_for(5.0) is None
+    assert headrooms([unknown], 5.0) == headrooms([unknown]) == [NEUTRAL]
 
 
 def test_the_queue_penalty_takes_as_much_of_the_lean_and_the_window_smooths_it() -> None:
