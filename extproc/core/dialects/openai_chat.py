@@ -1,5 +1,7 @@
 """OpenAI's chat completions, with the fields vLLM, SGLang and TGI add to them."""
 
+from typing import Any
+
 from extproc.core.dialects.base import (
     MAX_OUTPUT,
     NAME_KEPT,
@@ -13,6 +15,7 @@ from extproc.core.dialects.base import (
     start_of_model,
 )
 from extproc.core.dialects.content import chain_of_messages, write_list, write_messages
+from extproc.core.known_messages import Found, KnownMessages, OtherChainError, Skipped
 from extproc.core.prefix import ChainWriter, tag
 from extproc.core.prompt import Prompt
 from extproc.core.script import script_of_chat
@@ -41,18 +44,37 @@ def chat_writer(body: Body, limits: Limits) -> ChainWriter:
 
 def read(body: Body, limits: Limits) -> Prompt:
     """A chat: {"messages": [{"role", "content", ...}], "tools", ...}."""
-    messages, model = body.get("messages"), body.get("model")
+    messages: Any = body.get("messages")
+    model = body.get("model")
     if limits.roots or type(model) is not str or len(model) > NAME_KEPT or not _RARE.isdisjoint(body):
+        if type(messages) is list and messages and type(messages[0]) is Skipped:
+            raise OtherChainError
         return _read_any(body, limits)
     chain, pictures = chain_of_messages(start_of_model(model), messages, limits)
+    known = messages[0]
+    script = known.script(messages[1:]) if type(known) is Skipped else script_of_chat(messages)
     most = body.get("max_tokens")
     if type(most) is not int or not 0 <= most <= MAX_OUTPUT or "max_completion_tokens" in body:
         most = output_limit(body, *_LIMITS)
     # By place, as one is made for every request: by name takes twice as long.
     return Prompt(
         NAME, "generate", model, "", [chain], chain.ends[-1], False, most, 1, body.get("stream") is True,
-        script_of_chat(messages), pictures,
+        script, pictures,
     )  # fmt: skip
+
+
+def learn(known: KnownMessages, found: Found, body: Body, prompt: Prompt, *, other: bool) -> None:
+    """Keep what there is to a chat's messages beyond what was `found`, as far as its chain is theirs alone.
+
+    `other`: what is known of them belongs to another chain.
+    """
+    if not prompt.model or len(prompt.model) > NAME_KEPT or not _RARE.isdisjoint(body):
+        return
+    messages, start, chain = body["messages"], start_of_model(prompt.model), prompt.chains[0]
+    if other:
+        known.learn_other(found, start, chain)
+    else:
+        known.learn(found, messages[1:] if type(messages[0]) is Skipped else messages, start, chain)
 
 
 def _read_any(body: Body, limits: Limits) -> Prompt:
