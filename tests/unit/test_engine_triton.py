@@ -1,7 +1,7 @@
 """Triton's metrics with the TensorRT-LLM backend. The body is written after its documentation."""
 
 from extproc.engines import detect, get
-from tests.unit.engine_bodies import AT, body, faults, known, spoilt
+from tests.unit.engine_bodies import AT, body, faults, known, some, spoilt
 
 triton = get("triton")
 
@@ -44,7 +44,7 @@ def test_a_line_removed_or_garbled_makes_its_quantity_unknown_and_never_wrong():
     """Where one model's block size is lost, the other's is the only one told."""
     text = body("triton_two_models.txt")
     truth = triton.parse(text, AT)
-    for what, changed in spoilt(text):
+    for what, changed in some(spoilt(text)):
         may_become = {}
         if "tokens_per" in what:
             may_become = {"block_size": 32 if "large" in what else 64}

@@ -3,7 +3,7 @@
 import pytest
 
 from extproc.engines import detect, get
-from tests.unit.engine_bodies import AT, body, faults, known, spoilt, spoilt_json
+from tests.unit.engine_bodies import AT, body, faults, known, some, spoilt, spoilt_json
 
 trtllm = get("trtllm")
 
@@ -62,7 +62,7 @@ def test_a_line_removed_or_garbled_makes_its_quantity_unknown_and_never_wrong():
     """A missing run-time batch size leaves the built one; missing cached tokens leave the count of blocks."""
     text = body("trtllm_prometheus.txt")
     truth = trtllm.parse(text, AT)
-    for what, changed in spoilt(text):
+    for what, changed in some(spoilt(text)):
         may_become = {"max_running": 256, "query_tokens": 3200.0}
         assert faults(truth, trtllm.parse(changed, AT), may_become) == [], what
 

@@ -39,8 +39,8 @@ def rows(count: int, *, gap: float, tokens: int = 4000, output: int = 20, shared
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_ends_with_nothing_lost(policy: str) -> None:
-    outcome = simulation(policy).run(rows(100, gap=0.1, shared=2))
-    assert outcome.arrivals == len(outcome.status) == 100
+    outcome = simulation(policy).run(rows(60, gap=0.1, shared=2))
+    assert outcome.arrivals == len(outcome.status) == 60
     assert set(outcome.status) == {Status.FINISHED}
     assert not outcome.troubles
 
@@ -49,7 +49,7 @@ def test_every_policy_ends_with_nothing_lost(policy: str) -> None:
 @pytest.mark.parametrize("journal", [0.02, None])
 @pytest.mark.parametrize("late", [True, False])
 def test_several_gateways_end_with_nothing_lost(gateways: int, journal: float | None, late: bool) -> None:
-    outcome = simulation(gateways=gateways, journal=journal, late=late).run(rows(120, gap=0.05, shared=3))
+    outcome = simulation(gateways=gateways, journal=journal, late=late).run(rows(60, gap=0.05, shared=3))
     assert set(outcome.status) == {Status.FINISHED}
 
 
