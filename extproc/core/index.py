@@ -15,6 +15,7 @@ thirteenth of the TTL has passed, so eviction follows true least-recent-use to w
 
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
 from typing import Final
@@ -30,6 +31,10 @@ from extproc.core.runs import SHORT, UNIT_SHIFT, Run, first_mentions, runs_of, w
 _EPOCH_SHARE = 8
 #: Epochs a TTL is divided into; two fewer than exist: the current one and the one being filled next.
 _TTL_EPOCHS = EPOCHS - 2
+#: By an epoch's number all of them, from the one that is longest ago to itself.
+_OLDEST_FIRST: Final = [
+    [(epoch + step) % EPOCHS + 1 for step in range(EPOCHS)] for epoch in range(EPOCHS + 1)
+]
 #: Shared packed values and masks kept for reuse; when full they are dropped, which costs sharing, not truth.
 _SHARED = 16_384
 #: Stale mentions allowed in a slot's arrays before they are rebuilt: as many as live ones, and this many.
@@ -220,15 +225,18 @@ class PrefixIndex:
             if ours == stamp:
                 continue
             run, packed = hashes[start:stop], before ^ ours | stamp
-            if len(set(run)) < len(run):
+            if before and len(set(run)) < len(run):
                 return self._mark(slot, *first_mentions(hashes, ends))
             marked = self._shared.get(packed) or self._share(packed)
+            self._look, known = _NO_LOOK, len(table)
             if len(run) > SHORT:
                 table.update(dict.fromkeys(run, marked))
             else:
                 for key in run:
                     table[key] = marked
-            self._look = _NO_LOOK
+            if not before and len(table) - known < len(run):
+                deque(map(table.pop, set(run)), maxlen=0)
+                return self._mark(slot, *first_mentions(hashes, ends))
             weights = weights_of(ends, start, stop)
             total = sum(weights)
             slot.hashes[epoch].fromlist(run)
@@ -346,9 +354,10 @@ class PrefixIndex:
 
     def _shrink(self, slot: Slot) -> None:
         """Evict oldest entries until the slot is within its bounds; within an epoch, a chain's end first."""
-        for step in range(1, EPOCHS + 1):
-            epoch = (slot.epoch + step - 1) % EPOCHS + 1
+        for epoch in _OLDEST_FIRST[slot.epoch]:
             hashes, weights = slot.hashes[epoch], slot.weights[epoch]
+            if not hashes:
+                continue
             while hashes and (slot.size > slot.capacity or slot.count > self._max_count):
                 self._drop(slot, epoch, hashes[-256:], weights[-256:])
                 del hashes[-256:], weights[-256:]

@@ -40,11 +40,11 @@ def weights_of(ends: list[int], start: int, stop: int) -> list[int]:
 
     Within a long text all are of one size (core/prefix.py), so a size is turned into units once, wherever it stands.
     """
-    if stop - start <= SHORT:
-        weights, begin = [], ends[start - 1] if start else 0
+    begin = ends[start - 1] if start else 0
+    if stop - start <= SHORT and ends[stop - 1] - begin < _WEIGHT_MAX << UNIT_SHIFT:
+        weights = []
         for end in ends[start:stop]:
-            weight = (end - begin + 63) >> UNIT_SHIFT
-            weights.append(weight if weight < _WEIGHT_MAX else _WEIGHT_MAX)
+            weights.append((end - begin + 63) >> UNIT_SHIFT)
             begin = end
         return weights
     sizes = list(map(sub, ends[start:stop], ends[start - 1 : stop] if start else [0, *ends]))

@@ -7,6 +7,7 @@ exchanges have one id at a time, neither is told anything, since the log can't t
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from extproc.core.ending import GATEWAY, UNKNOWN, Ending
@@ -19,8 +20,9 @@ from extproc.io.tracing import Tracer
 
 #: Seconds an exchange waits for the access log: Envoy sends it every 0.2 s, and once more when that fails.
 _PATIENCE: Final = 2.0
-#: Most exchanges that wait, entries that came first, and ids that are over; the oldest goes first.
+#: Most exchanges that wait, entries that came first, and ids that are over; the oldest go first, many at once.
 _MOST: Final = 20_000
+_AT_ONCE: Final = 64
 
 #: What is kept of an id that is not closed.
 _OPEN: Final = (0.0, False)
@@ -138,7 +140,8 @@ class Endings:
             return
         self._waiting[request_id] = exchange, now
         if len(self._waiting) > _MOST:
-            self._done(self._waiting.pop(next(iter(self._waiting)))[0], now)
+            for oldest in _oldest(self._waiting):
+                self._done(self._waiting.pop(oldest)[0], now)
 
     def _close(self, request_id: str, now: float, *, learned: bool = False) -> None:
         """Entries of this id tell nothing from now on, nor to another exchange that waits for one."""
@@ -176,7 +179,13 @@ class Endings:
 
 def _bound(kept: dict[str, Any]) -> None:
     if len(kept) > _MOST:
-        del kept[next(iter(kept))]
+        for request_id in _oldest(kept):
+            del kept[request_id]
+
+
+def _oldest(kept: Mapping[str, Any]) -> list[str]:
+    """The ids that go where there are too many: few enough to be dealt with in some milliseconds."""
+    return list(islice(kept, _AT_ONCE))
 
 
 def _late(kept: Mapping[str, tuple[Any, Any]], place: int, now: float) -> list[str]:

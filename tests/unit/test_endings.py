@@ -604,3 +604,17 @@ def test_a_replica_that_began_anew_is_not_blamed_for_what_it_was() -> None:
     it.over(exchange)
     assert (first.failed_tries, again.failed_tries) == (0, 0)
     assert not again.breaker._outcomes
+
+
+def test_where_too_many_wait_the_oldest_few_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extproc.io.endings._MOST", 10)
+    monkeypatch.setattr("extproc.io.endings._AT_ONCE", 4)
+    world = World()
+    waiting = [world.exchange(f"id-{n}") for n in range(11)]
+    assert len(world.endings) == 7
+    assert [exchange.ending is not None and exchange.ending.over for exchange in waiting] == [True] * 4 + [
+        False
+    ] * 7
+    for n in range(11, 14):
+        world.exchange(f"id-{n}")
+    assert len(world.endings) == 10

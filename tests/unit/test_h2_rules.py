@@ -299,7 +299,7 @@ def test_few_blocks_are_kept_for_a_connection() -> None:
     world = World()
     for at in range(100):
         world.connection._blocks.head(request(number=b"%d" % at))
-    assert len(kept(world)) == 16
+    assert 12 < len(kept(world)) <= 16
 
 
 def test_blocks_are_kept_by_their_bytes_once_the_peer_has_no_table() -> None:
