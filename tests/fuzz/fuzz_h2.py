@@ -32,7 +32,7 @@ def one(raw: bytes) -> None:
     assert parts.events == whole.events, "cutting changed the events"
     for world in (whole, parts):
         world.connection.lost()
-        assert all(made.ended == 1 for made in world.handlers), "a call was not ended once"
+        assert all(made.times_over == 1 for made in world.handlers), "a call was not ended once"
         assert not world.connection.streams.open, "a stream was left"
         assert world.shared.budget.held == 0, "bytes are held of streams that are gone"
         assert "Error" not in world.connection.fault, world.connection.fault

@@ -6,7 +6,7 @@ from typing import Any
 
 from extproc.core.scattered import Pieces
 from extproc.io.transports.h2 import frames, grpc
-from extproc.io.transports.h2.calls import Call, Router, Unary
+from extproc.io.transports.h2.calls import Call, Router, Terms, Unary
 from extproc.io.transports.h2.connection import Connection
 from extproc.io.transports.h2.headers import literal
 from extproc.io.transports.h2.limits import Limits, Refusals
@@ -65,32 +65,37 @@ def split(raw: bytes) -> list[tuple[int, int, int, bytes]]:
     return made
 
 
-@dataclass
-class Echo:
-    """A method that sends back each message; `events` is what it saw of all calls."""
+class Echo(Call):
+    """A method that sends back each message; the world's `events` are what it saw of all calls."""
 
-    call: Call
-    events: list[tuple[Any, ...]]
-    ended: int = 0
-    large: int = 100
+    large = 100
 
-    def message_large(self, got: Pieces) -> None:
-        whole = got.whole()
-        got.free()
+    def begin(self) -> None:
+        self.world.handlers.append(self)
+        self.times_over = 0
+
+    @property
+    def world(self) -> "World":
+        world: World = self.terms.server
+        return world
+
+    def message_large(self, pieces: Pieces) -> None:
+        whole = pieces.whole()
+        pieces.free()
         self.message(whole)
 
-    def message(self, got: bytes) -> None:
-        self.events.append(("message", got))
-        self.call.send(got)
+    def message(self, data: bytes) -> None:
+        self.world.events.append(("message", data))
+        self.send(data)
 
     def half_closed(self) -> None:
-        self.events.append(("half_closed",))
-        self.call.finish()
+        self.world.events.append(("half_closed",))
+        self.finish()
 
     def over(self) -> None:
-        self.ended += 1
-        assert self.ended == 1, "a call was over twice"
-        self.events.append(("over",))
+        self.times_over += 1
+        assert self.times_over == 1, "a call was over twice"
+        self.world.events.append(("over",))
 
 
 @dataclass
@@ -114,20 +119,15 @@ class World:
     def __post_init__(self) -> None:
         self.shared = Shared(self.limits, lambda: self.now)
         methods = {
-            b"/test/Echo": self._echo,
-            b"/test/Once": lambda call: Unary(call, lambda got: got.upper()),
-            b"/test/Silent": lambda call: Silent(call, self.events),
+            b"/test/Echo": Echo,
+            b"/test/Once": Upper,
+            b"/test/Silent": Silent,
         }
         refusals: Refusals = self.shared.refusals
-        self.shared.accept = Router(methods, self.most, refusals, self._later).accept
+        self.shared.accept = Router(methods, Terms(self, self.most, refusals, self._later)).accept
         self.connection = Connection(self.shared)
         if self.greet:
             self.say(frames.PREFACE + settings() + frames.SETTINGS_ACK)
-
-    def _echo(self, call: Call) -> Echo:
-        made = Echo(call, self.events)
-        self.handlers.append(made)
-        return made
 
     def _later(self, seconds: float, what: Any) -> Any:
         self.timers.append((seconds, what))
@@ -172,11 +172,18 @@ class Off:
 class Silent(Echo):
     """Answers nothing, ever."""
 
-    def message(self, got: bytes) -> None:
-        self.events.append(("message", got))
+    def message(self, data: bytes) -> None:
+        self.world.events.append(("message", data))
 
     def half_closed(self) -> None:
-        self.events.append(("half_closed",))
+        self.world.events.append(("half_closed",))
+
+
+class Upper(Unary):
+    """Says it louder."""
+
+    def answer(self, request: bytes) -> bytes:
+        return request.upper()
 
 
 __all__ = ["World", "block", "data", "frame", "grpc", "headers", "message", "request", "settings", "split"]

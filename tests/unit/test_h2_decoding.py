@@ -12,7 +12,7 @@ from extproc.io.transports.h2.decoding import Decoder, TooLarge
 from extproc.io.transports.h2.headers import Blocks, HeadCache
 from extproc.io.transports.h2.limits import Refusals
 from tests.examples import examples
-from tests.unit.h2_world import POST, Echo, World, block, data, headers, message
+from tests.unit.h2_world import POST, World, block, data, headers, message
 
 Field = tuple[bytes, bytes]
 
@@ -168,17 +168,11 @@ def test_few_heads_are_kept_for_their_traces() -> None:
 
 
 def test_each_call_is_told_its_own_trace() -> None:
-    world, encoder, traces = World(), hpack.Encoder(), []
-    made = world._echo
-
-    def echo(call: object) -> Echo:
-        traces.append(call.trace)  # type: ignore[attr-defined]
-        return made(call)  # type: ignore[arg-type]
-
-    world.shared.accept.__self__._methods[b"/test/Echo"] = echo  # type: ignore[attr-defined]
+    world, encoder = World(), hpack.Encoder()
     rng = random.Random(1)
     numbers = [rng.getrandbits(64) for _ in range(60)]
     for at, number in enumerate(numbers):
         fields = [*POST, traced(number)] if at % 7 else [*POST]
         world.say(headers(2 * at + 1, encoder.encode(fields)) + data(2 * at + 1, message(b"x"), end=True))
+    traces = [call.trace for call in world.handlers]
     assert traces == [traced(number)[1].decode() if at % 7 else "" for at, number in enumerate(numbers)]

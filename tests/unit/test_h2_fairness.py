@@ -191,7 +191,7 @@ def test_how_a_stream_closed_is_remembered_of_the_last_4096_at_least_and_8192_at
         streams.last = number
         streams.close(number, ENDED)
         streams.close(number, RESET)
-        assert len(streams._closed) + len(streams._closed_before) <= 2 * REMEMBERED == 8192
+        assert len(streams.closed) + len(streams._closed_before) <= 2 * REMEMBERED == 8192
     known = [number for number in range(1, 2 * 10_000, 2) if streams.state(number) != SKIPPED]
     assert len(known) >= REMEMBERED
     assert known == list(range(known[0], 2 * 10_000, 2)), "not the newest"

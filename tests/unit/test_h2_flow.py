@@ -198,9 +198,9 @@ def test_whatever_ends_a_stream_frees_what_it_held(how: str) -> None:
     elif how == "lost":
         world.connection.lost()
     else:
-        world.handlers[0].call.finish(13, "no")
+        world.handlers[0].finish(13, "no")
     assert world.shared.budget.held == 0
-    assert world.handlers[0].ended == 1
+    assert world.handlers[0].times_over == 1
 
 
 # -- the end -----------------------------------------------------------------------------------------------

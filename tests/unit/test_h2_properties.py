@@ -77,7 +77,7 @@ def test_damage_never_gets_out_and_leaks_no_stream(
     for piece in cut(bytes(broken[: len(broken) * 2 // 3] if dropped else broken), random.Random(1)):
         world.say(piece)
     world.connection.lost()
-    assert all(made.ended == 1 for made in world.handlers)
+    assert all(made.times_over == 1 for made in world.handlers)
     assert not world.connection.streams.open
     assert world.shared.budget.held == 0
     assert world.connection._outflow.queued == 0

@@ -9,19 +9,19 @@ import structlog
 
 from extproc.core.scattered import Pieces
 from extproc.io import clock
-from extproc.io.transports import Answer, Session, SessionFactory, reflection
+from extproc.io.transports import Answer, Session, SessionFactory, services
 from extproc.io.transports.doors import Door
 from extproc.io.transports.h2 import grpc
-from extproc.io.transports.h2.calls import IDLE, Call, Handler, Method, Router, Unary
+from extproc.io.transports.h2.calls import Call, Router, Terms
 from extproc.io.transports.h2.limits import Limits
 from extproc.io.transports.h2.sending import Sender, Shared
 from extproc.io.transports.health import SERVICE as EXT_PROC_SERVICE
 from extproc.io.transports.health import HealthBook
-from extproc.io.transports.services import Endable, Logs, Reflection, Watch
 from extproc.io.transports.tls import Certificates, TlsSource
 from extproc.io.transports.wire import Wire
 
 _log = structlog.get_logger("kvsteer")
+_PROCESS: Final = f"/{EXT_PROC_SERVICE}/Process".encode()
 #: Seconds between looks at idle connections and certificates.
 _SWEEP: Final = 1.0
 #: Seconds in which peers may say that they have read that no more streams are wanted.
@@ -75,25 +75,24 @@ class FastTransport:
         self._sessions = sessions
         self.stopping = False
         self._address = address
-        self._max_streams = max_streams
-        self._on_log = on_log
+        self.max_streams = max_streams
+        self.on_log = on_log
         self._connections = connections
         self._idle = idle
         self._tls = tls
-        self._health = HealthBook()
+        self.health = HealthBook()
         self._wires: set[Wire] = set()
-        self._open = self._undecided = 0
+        self.open = self.undecided = 0
         self._settled, self._empty, self._heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._unheard: set[Sender] = set()
-        self._running: set[Endable] = set()
         self._door: Door | None = None
         self._told_at = -_SAY_AGAIN
         self._sweeper: asyncio.Task[None] | None = None
         self._certificates: Certificates | None = None
         self.shared = Shared(limits or Limits(), clock.monotonic)
         self.shared.left = self._no_more
-        router = Router(self._methods(), max_message, self.shared.refusals, self._later)
-        self.shared.accept = router.accept
+        terms = Terms(self, max_message, self.shared.refusals, self._later)
+        self.shared.accept = Router({_PROCESS: _Exchange, **services.METHODS}, terms).accept
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -110,23 +109,23 @@ class FastTransport:
 
     def set_ready(self, ready: bool) -> None:
         """What health checks answer for everything but liveness."""
-        self._health.set_ready(ready)
+        self.health.set_ready(ready)
 
     async def stop(self, grace: float) -> None:
         """End every stream with OK where it stands, waiting up to `grace` seconds for those undecided."""
         self.stopping = True
-        self._health.close()
+        self.health.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._door is not None:
             self._door.close()
         until = clock.monotonic() + grace
         await self._say_goodbye(min(grace, _NOTICE))
-        if self._undecided:
+        if self.undecided:
             self._settled.clear()
             await _within(self._settled, until - clock.monotonic())
-        for running in list(self._running):
-            running.end()
+        for call in self._calls():
+            call.end()
         for wire in list(self._wires):
             wire.connection.leave()
         if self._wires:
@@ -193,68 +192,44 @@ class FastTransport:
 
     # -- calls ---------------------------------------------------------------------------------------------
 
-    def _methods(self) -> dict[bytes, Method]:
-        health = "/grpc.health.v1.Health/"
-        log = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
-        return {
-            f"/{EXT_PROC_SERVICE}/Process".encode(): self._process,
-            log.encode(): lambda call: Logs(self, call, self._on_log),
-            f"{health}Check".encode(): lambda call: Unary(call, self._check),
-            f"{health}Watch".encode(): lambda call: Watch(self._health, call),
-            **{path.encode(): lambda call: Reflection(self, call) for path in reflection.PATHS},
-        }
-
-    def _process(self, call: Call) -> Handler:
-        if self._open >= self._max_streams:
-            call.finish(grpc.RESOURCE_EXHAUSTED, "too many open streams")
-            return IDLE
-        self._open += 1
-        self._undecided += 1
-        exchange = _Exchange(self, call, self._sessions())
-        self._running.add(exchange)
-        return exchange
+    def _calls(self) -> list[Call]:
+        """All calls there are."""
+        streams = [stream for wire in self._wires for stream in wire.connection.streams.open.values()]
+        return [stream.receiver for stream in streams if isinstance(stream.receiver, Call)]
 
     def settled(self) -> None:
-        """One more stream may end where it stands."""
-        self._undecided -= 1
-        if not self._undecided and self.stopping:
+        """While the server stops: one more stream may end where it stands."""
+        if not self.undecided:
             self._settled.set()
-
-    def began(self, running: Endable) -> None:
-        """End it when everything has to end."""
-        self._running.add(running)
-
-    def ended(self, running: Endable) -> None:
-        """No longer."""
-        self._running.discard(running)
-
-    def over(self, exchange: "_Exchange", undecided: bool) -> None:
-        """A stream of ext_proc is over."""
-        self._running.discard(exchange)
-        self._open -= 1
-        if undecided:
-            self.settled()
-
-    def _check(self, request: bytes) -> bytes | grpc.Refused:
-        return self._health.check(request) or grpc.Refused(grpc.NOT_FOUND, "unknown service")
 
     @staticmethod
     def _later(seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, what)
 
 
-class _Exchange:
+class _Exchange(Call):
     """A stream of ext_proc: a session, and the answer it may owe."""
 
-    __slots__ = ("_before", "_call", "_kept", "_server", "_session", "_undecided", "large")
+    __slots__ = ("_before", "_kept", "_server", "_session", "_undecided")
 
-    def __init__(self, server: FastTransport, call: Call, session: Session) -> None:
+    @property
+    def large(self) -> int:
+        """As the server was told."""
+        return self._server.large
+
+    def begin(self) -> None:
+        """Make the session, unless there are too many."""
+        server: FastTransport = self.terms.server
         self._server = server
-        self._call = call
-        self._session = session
-        if call.trace:
-            session.called_by(call.trace)
-        self.large = server.large
+        self._session: Session | None = None
+        if server.open >= server.max_streams:
+            self.finish(grpc.RESOURCE_EXHAUSTED, "too many open streams")
+            return
+        self._session = session = server._sessions()
+        if self.trace:
+            session.called_by(self.trace)
+        server.open += 1
+        server.undecided += 1
         self._undecided = True
         #: Messages that came while an answer is owed; None while none is.
         self._kept: deque[bytes | Pieces] | None = None
@@ -265,64 +240,69 @@ class _Exchange:
         if self._kept is not None:
             self._keep(data)
             return
-        session, call = self._session, self._call
-        answer, close, settled = session.receive(data)
-        if not settled and not close and session.held:
+        session = self._session
+        answer, close, settled = session.receive(data)  # type: ignore[union-attr]  # as the call goes on
+        if not settled and not close and session.held:  # type: ignore[union-attr]
             self._hold(answer)
             return
         if answer is not None:
             if isinstance(answer, bytes):
-                call.send(answer)
+                self._connection.message(self._stream, answer)
             else:
-                for part in answer:
-                    call.send(part)
+                self._send(answer)
         if settled:
             if self._undecided:
-                self._undecided = False
-                self._server.settled()
+                self._decided()
             close = close or self._server.stopping
         if close:
-            call.finish()
+            self.finish()
 
     def message_large(self, pieces: Pieces) -> None:
         """The same for a message in pieces."""
         if self._kept is not None:
             self._keep(pieces)
             return
-        answer, close, settled = self._session.receive_large(pieces)
-        if not settled and not close and self._session.held:
+        session = self._session
+        answer, close, settled = session.receive_large(pieces)  # type: ignore[union-attr]
+        if not settled and not close and session.held:  # type: ignore[union-attr]
             self._hold(answer)
             return
         self._send(answer)
         if settled and self._undecided:
             self._decided()
         if close or (settled and self._server.stopping):
-            self._call.finish()
+            self.finish()
 
-    def half_closed(self) -> None:
-        """The client has sent all: the exchange is over."""
-        self._call.finish()
+    #: The client has sent all: the exchange is over.
+    half_closed = Call.finish
 
     def over(self) -> None:
         """Release everything."""
-        undecided, self._undecided = self._undecided, False
-        self._server.over(self, undecided)
-        self._session.end()
+        session = self._session
+        if session is None:
+            return  # it was refused
+        self._server.open -= 1
+        if self._undecided:
+            self._decided()
+        session.end()
 
     def _decided(self) -> None:
         self._undecided = False
-        self._server.settled()
+        server = self._server
+        server.undecided -= 1
+        if server.stopping:
+            server.settled()
 
     def end(self) -> None:
         """The server stops."""
-        if self._undecided:
+        if self._undecided and self._session is not None:
             self._send(self._session.rescue())
-        self._call.finish()
+        self.finish()
 
     def _keep(self, data: bytes | Pieces) -> None:
         assert self._kept is not None
         if len(self._kept) >= _KEPT:
-            self._call.finish(grpc.RESOURCE_EXHAUSTED, "too many messages before an answer")
+            self.finish(grpc.RESOURCE_EXHAUSTED, "too many messages before an answer")
             return
         self._kept.append(data)
 
@@ -331,7 +311,7 @@ class _Exchange:
         self._kept = deque()
         pushed: list[tuple[Answer, bool]] = []
         self._before = pushed
-        self._session.answer_by(self._push)
+        self._session.answer_by(self._push)  # type: ignore[union-attr]
         self._before = None
         self._send(before)
         for answer, close in pushed:
@@ -350,8 +330,10 @@ class _Exchange:
         if self._undecided:
             self._decided()
         if close or self._server.stopping:
-            self._call.finish()
+            self.finish()
         for message in kept:
+            if self.done:
+                return
             if isinstance(message, Pieces):
                 self.message_large(message)
             else:
@@ -360,7 +342,7 @@ class _Exchange:
     def _send(self, answer: Answer) -> None:
         if answer is not None:
             for part in (answer,) if isinstance(answer, bytes) else answer:
-                self._call.send(part)
+                self.send(part)
 
 
 async def _within(event: asyncio.Event, seconds: float) -> None:

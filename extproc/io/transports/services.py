@@ -1,94 +1,83 @@
-"""What the fast transport serves beside ext_proc: Envoy's access log, health watches, reflection."""
+"""What the fast transport serves beside ext_proc: Envoy's access log, health, reflection."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from extproc.io.transports import reflection
-from extproc.io.transports.h2.calls import Call
+from extproc.io.transports.h2 import grpc
+from extproc.io.transports.h2.calls import Call, Unary
 from extproc.io.transports.health import HealthBook
 
 
-class Endable(Protocol):
-    """A call that lasts."""
-
-    def end(self) -> None:
-        """The server stops."""
-        ...
-
-
 class Server(Protocol):
-    """Who ends lasting calls when it stops."""
+    """What these need of the server.
 
-    def began(self, running: Endable) -> None:
-        """End it when everything has to end."""
-        ...
+    Attributes:
+        on_log: given each message of the access log.
+        health: answers health checks.
+    """
 
-    def ended(self, running: Endable) -> None:
-        """No longer."""
-        ...
+    on_log: Callable[[bytes], None]
+    health: HealthBook
 
 
-class Logs:
+class Logs(Call):
     """Envoy's access log: messages one way, an empty one at the end."""
 
-    __slots__ = ("_call", "_on_log", "_server")
-
-    def __init__(self, server: Server, call: Call, on_log: Callable[[bytes], None]) -> None:
-        self._server, self._call, self._on_log = server, call, on_log
-        server.began(self)
+    __slots__ = ()
 
     def message(self, data: bytes) -> None:
         """Pass it on."""
-        self._on_log(data)
+        server: Server = self.terms.server
+        server.on_log(data)
 
     def half_closed(self) -> None:
         """Say thanks."""
-        self._call.send(b"")
-        self._call.finish()
+        self.send(b"")
+        self.finish()
 
     def end(self) -> None:
         """The server stops."""
         self.half_closed()
 
-    def over(self) -> None:
-        """Nothing more is told."""
-        self._server.ended(self)
 
-
-class Reflection:
+class Reflection(Call):
     """Server reflection: an answer to each message."""
 
-    __slots__ = ("_call", "_server")
-
-    def __init__(self, server: Server, call: Call) -> None:
-        self._server, self._call = server, call
-        server.began(self)
+    __slots__ = ()
 
     def message(self, data: bytes) -> None:
         """Answer."""
-        self._call.send(reflection.answer(data))
+        self.send(reflection.answer(data))
 
     def half_closed(self) -> None:
         """All was asked."""
-        self._call.finish()
+        self.finish()
 
     def end(self) -> None:
         """The server stops."""
-        self._call.finish()
-
-    def over(self) -> None:
-        """Nothing more is told."""
-        self._server.ended(self)
+        self.finish()
 
 
-class Watch:
+class Check(Unary):
+    """A health check."""
+
+    __slots__ = ()
+
+    def answer(self, request: bytes) -> bytes | grpc.Refused:
+        """The status."""
+        server: Server = self.terms.server
+        return server.health.check(request) or grpc.Refused(grpc.NOT_FOUND, "unknown service")
+
+
+class Watch(Call):
     """A health watch: the status now, then each change."""
 
-    __slots__ = ("_call", "_health", "_request", "_task")
+    __slots__ = ("_request", "_task")
 
-    def __init__(self, health: HealthBook, call: Call) -> None:
-        self._health, self._call = health, call
+    def begin(self) -> None:
+        """Nothing is watched yet."""
         self._request = b""
         self._task: asyncio.Task[None] | None = None
 
@@ -106,7 +95,17 @@ class Watch:
             self._task.cancel()
 
     async def _tell(self) -> None:
-        async for answer in self._health.watch(self._request):
-            self._call.send(answer)
+        server: Server = self.terms.server
+        async for answer in server.health.watch(self._request):
+            self.send(answer)
         self._task = None
-        self._call.finish()
+        self.finish()
+
+
+#: The class of a method's calls, by its path.
+METHODS: Final[dict[bytes, type[Call]]] = {
+    b"/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs": Logs,
+    b"/grpc.health.v1.Health/Check": Check,
+    b"/grpc.health.v1.Health/Watch": Watch,
+    **{path.encode(): Reflection for path in reflection.PATHS},
+}

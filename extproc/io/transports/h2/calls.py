@@ -1,14 +1,14 @@
-"""Calls: a request's stream read as gRPC and given to the handler of its method."""
+"""Calls: a request's stream read as gRPC by its method."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from extproc.core.scattered import Pieces
 from extproc.io.transports.h2 import grpc
 from extproc.io.transports.h2.headers import Head, answer
 from extproc.io.transports.h2.limits import Refusals
 from extproc.io.transports.h2.sending import Sender
-from extproc.io.transports.h2.streams import DEAF, Receiver, Stream
+from extproc.io.transports.h2.streams import Stream
 
 #: Bytes of a request that is no gRPC, read before it is refused whether it ended or not.
 _READ_ANYWAY: Final = 65_536
@@ -16,26 +16,6 @@ _READ_ANYWAY: Final = 65_536
 _TRACE: Final = 64
 _prefix: Final = grpc.PREFIX.unpack_from
 _REFUSAL: Final = b"This port speaks gRPC: POST with content-type application/grpc.\n"
-
-
-class Handler(Protocol):
-    """One call, as the method sees it."""
-
-    def message(self, data: bytes) -> None:
-        """The next message.
-
-        A handler may have a number `large`, and a method `message_large(pieces: Pieces)`, which is called instead for
-        messages of more bytes than that. Until it frees them, the stream holds them.
-        """
-        ...
-
-    def half_closed(self) -> None:
-        """The client has sent all."""
-        ...
-
-    def over(self) -> None:
-        """The call is over, whoever ended it. Called exactly once, and nothing after it."""
-        ...
 
 
 class Timer(Protocol):
@@ -46,52 +26,74 @@ class Timer(Protocol):
         ...
 
 
-Method = Callable[["Call"], Handler]
 Later = Callable[[float, Callable[[], None]], Timer]
 
 
+class Terms:
+    """What all calls of a server have in common.
+
+    Args:
+        server: what the methods' classes work for; nothing here looks at it.
+        most: bytes of a message.
+        refusals: told of messages that are refused.
+        later: calls something after so many seconds.
+    """
+
+    __slots__ = ("later", "most", "refusals", "server")
+
+    def __init__(self, server: Any, most: int, refusals: Refusals, later: Later) -> None:
+        self.server, self.most, self.refusals, self.later = server, most, refusals, later
+
+
 class Call:
-    """One gRPC call. Reads its stream, and answers.
+    """One gRPC call: reads its stream, and answers. What a method does is a class made from this one.
+
+    A stream of ext_proc is one for each request, so nothing stands between a call and its method.
 
     Attributes:
+        done: whether it is over.
+        terms: as its server has them.
         trace: `traceparent` in its metadata, not checked; "" for none.
     """
 
-    __slots__ = (
-        "_assembly",
-        "_connection",
-        "_done",
-        "_handler",
-        "_lent",
-        "_most",
-        "_refusals",
-        "_stream",
-        "timer",
-        "trace",
-    )
+    __slots__ = ("_assembly", "_connection", "_lent", "_stream", "_timer", "done", "terms", "trace")
 
-    def __init__(
-        self, connection: Sender, stream: Stream, most: int, refusals: Refusals, trace: str = ""
-    ) -> None:
+    def __init__(self, connection: Sender, stream: Stream, terms: Terms, trace: str = "") -> None:
         self._connection = connection
         self._stream = stream
-        self._most = most
-        self._refusals = refusals
         self._assembly: grpc.Assembly | None = None
-        self._handler: Handler | None = None
-        self._done = False
-        self._lent = 0  # bytes of large messages that the handler has not freed
-        self.timer: Timer | None = None
+        self.done = False
+        self._lent = 0  # bytes of large messages that were not freed
+        self._timer: Timer | None = None
+        self.terms = terms
         self.trace = trace
 
-    def begin(self, method: Method) -> Receiver:
-        """Give the call to its method; the method may have ended it already when this returns."""
-        handler = method(self)
-        if self._done:
-            handler.over()
-            return DEAF
-        self._handler = handler
-        return self
+    # -- what a method does --------------------------------------------------------------------------------
+
+    @property
+    def large(self) -> int:
+        """Messages of more bytes that came in pieces are given to `message_large`; the stream holds them until it
+        frees them.
+        """
+        return grpc.NEVER
+
+    def begin(self) -> None:
+        """The call begins; it may end here already."""
+
+    def message(self, data: bytes) -> None:
+        """The next message."""
+
+    def message_large(self, pieces: Pieces) -> None:
+        """The next message, above `large` bytes; who sets that has this too."""
+
+    def half_closed(self) -> None:
+        """The client has sent all."""
+
+    def over(self) -> None:
+        """The call is over, whoever ended it. Called exactly once, and nothing after it."""
+
+    def end(self) -> None:
+        """The server stops: a call that lasts ends here."""
 
     # -- what the client says ------------------------------------------------------------------------------
 
@@ -102,91 +104,106 @@ class Call:
             if assembly is None and stop - at >= 5:
                 flag, size = _prefix(data, at)
                 begin = at + 5
-                if size == stop - begin and not flag and size <= self._most:  # the usual case: one, whole
-                    self._handler.message(data[begin:stop])  # type: ignore[union-attr]  # as it lasts
+                if size == stop - begin and not flag and size <= self.terms.most:  # the usual case
+                    self.message(data[begin:stop])
                     return 0
             elif assembly is not None and assembly.goes_on(data, at, stop):
                 return assembly.held + self._lent
             return self._assemble(data, at, stop)
-        except Exception:  # a fault of a handler costs its own call, no other
+        except Exception:  # a fault of a method costs its own call, no other
             self.finish(grpc.INTERNAL, "internal error")
             return 0
+
+    def wanted(self, data: bytes, at: int) -> int:
+        """Bytes of the message that begins at `at`, its prefix included; 0 where none does that could be taken."""
+        if self._assembly is not None:
+            return 0
+        flag, size = _prefix(data, at)
+        return 0 if flag or size > min(self.terms.most, self.large) else grpc.PREFIX_SIZE + size
+
+    def take(self, parts: list[memoryview]) -> None:
+        """A message in parts, its prefix included."""
+        parts[0] = parts[0][grpc.PREFIX_SIZE :]
+        try:
+            self.message(b"".join(parts))
+        except Exception:  # as in `data`
+            self.finish(grpc.INTERNAL, "internal error")
 
     def _assemble(self, data: bytes, at: int, stop: int) -> int:
         assembly = self._assembly
         if assembly is None:
-            large = getattr(self._handler, "large", grpc.NEVER)
-            assembly = self._assembly = grpc.Assembly(self._most, large, self._freed)
+            assembly = self._assembly = grpc.Assembly(self.terms.most, self.large, self._freed)
         messages, refused = assembly.feed(data, at, stop)
         for message in messages:
-            if self._handler is None:
+            if self.done:
                 return 0
             if isinstance(message, Pieces):
                 self._lent += message.size
-                self._handler.message_large(message)  # type: ignore[attr-defined]  # as it has `large`
+                self.message_large(message)
             else:
-                self._handler.message(message)
+                self.message(message)
         if refused is not None:
-            self._refusals.add("message")
+            self.terms.refusals.add("message")
             self.finish(*refused)
             return 0
         if not assembly.held:
             self._assembly = None
-        return assembly.held + self._lent if self._handler is not None else 0
+        return 0 if self.done else assembly.held + self._lent
 
     def _freed(self, size: int) -> None:
         """A large message is needed no more: its bytes count no more, and others may come."""
         self._lent -= size
-        if not self._done:
+        if not self.done:
             held = self._assembly.held if self._assembly is not None else 0
             self._connection.holds(self._stream, held + self._lent)
 
     def ended(self) -> None:
         """The client has sent all."""
-        if self._handler is None:
-            return
         if self._assembly is not None:
             self.finish(grpc.INTERNAL, "the request ended within a message")
         else:
-            self._handler.half_closed()
+            self.half_closed()
 
     def lost(self) -> None:
         """The client has left."""
-        self._over()
+        self.done = True
+        if self._timer is not None or self._assembly is not None:
+            self._drop()
+        self.over()
 
-    def expire(self) -> None:
-        """The client's deadline has passed."""
+    def ends_in(self, seconds: float) -> None:
+        """The client waits no longer than that."""
+        self._timer = self.terms.later(seconds, self._expire)
+
+    def _expire(self) -> None:
         self.finish(grpc.DEADLINE_EXCEEDED, "the deadline of the call has passed")
 
     # -- what we say ---------------------------------------------------------------------------------------
 
     def send(self, message: bytes) -> None:
         """Answer with a message."""
-        if self._done:
-            return
-        self._connection.message(self._stream, message)
+        if not self.done:
+            self._connection.message(self._stream, message)
 
     def finish(self, status: int = grpc.OK, text: str = "") -> None:
         """End the call with a status; a call that is over stays as it ended."""
-        if self._done:
+        if self.done:
             return
-        self._done = True
+        self.done = True
         stream = self._stream
         block = grpc.trailers(status, text) if status else grpc.TRAILERS_OK
         if not stream.answered:
             block = grpc.HEADERS + block
         self._connection.finish(stream, block)
-        self._over()
+        if self._timer is not None or self._assembly is not None:
+            self._drop()
+        self.over()
 
-    def _over(self) -> None:
-        self._done = True
-        handler, self._handler = self._handler, None
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+    def _drop(self) -> None:
         self._assembly = None
-        if handler is not None:
-            handler.over()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class _NotGrpc:
@@ -205,6 +222,13 @@ class _NotGrpc:
             self.ended()
         return 0
 
+    def wanted(self, _data: bytes, _at: int) -> int:
+        """Nothing."""
+        return 0
+
+    def take(self, parts: list[memoryview]) -> None:
+        """Never called, as nothing is wanted."""
+
     def ended(self) -> None:
         """Now the refusal."""
         plain = (b"content-type", b"text/plain")
@@ -220,111 +244,87 @@ class _NotGrpc:
 class _Plan:
     """What becomes of every request with one head."""
 
-    __slots__ = ("http", "method", "timeout")
+    __slots__ = ("fault", "http", "method", "timeout")
 
-    def __init__(self, method: Method, timeout: float | None, http: int) -> None:
-        self.method, self.timeout, self.http = method, timeout, http
+    def __init__(self, method: type[Call], asked: grpc.Ask) -> None:
+        self.method, self.timeout = method, asked.timeout
+        self.http, self.fault = asked.http, asked.fault
 
 
-def unknown(call: Call) -> Handler:
+class Unknown(Call):
     """The method that nobody has."""
-    call.finish(grpc.UNIMPLEMENTED, "unknown method")
-    return IDLE
 
+    __slots__ = ()
 
-def _faulty(why: str) -> Method:
-    """The method of calls that say something that can't be read."""
-
-    def refuse(call: Call) -> Handler:
-        call.finish(grpc.INTERNAL, why)
-        return IDLE
-
-    return refuse
-
-
-class Idle:
-    """The handler of a call that needs none."""
-
-    def message(self, _data: bytes) -> None:
-        """Ignored."""
-
-    def half_closed(self) -> None:
-        """Ignored."""
-
-    def over(self) -> None:
-        """Nothing to release."""
-
-
-IDLE: Final = Idle()
+    def begin(self) -> None:
+        """Refuse it."""
+        self.finish(grpc.UNIMPLEMENTED, "unknown method")
 
 
 class Router:
     """Makes the receiver of each request.
 
     Args:
-        methods: by path.
-        most: bytes of a message.
-        refusals: told of messages that are refused.
-        later: calls something after so many seconds.
+        methods: the class of its calls, by path.
+        terms: what they have in common.
     """
 
-    def __init__(self, methods: Mapping[bytes, Method], most: int, refusals: Refusals, later: Later) -> None:
+    def __init__(self, methods: Mapping[bytes, type[Call]], terms: Terms) -> None:
         self._methods = methods
-        self._most = most
-        self._refusals = refusals
-        self._later = later
+        self._terms = terms
 
-    def accept(self, connection: Sender, stream: Stream, head: Head) -> Receiver:
+    def accept(self, connection: Sender, stream: Stream, head: Head) -> None:
         """As `sending.Accept`."""
         like = head.like or head
         plan: _Plan = like.note or self._plan(like)  # type: ignore[assignment]  # we alone keep anything there
         if plan.http:
-            return _NotGrpc(connection, stream, plan.http)
+            stream.receiver = _NotGrpc(connection, stream, plan.http)
+            return
         trace = head.trace[:_TRACE].decode("latin-1") if head.trace else ""
-        call = Call(connection, stream, self._most, self._refusals, trace)
-        receiver = call.begin(plan.method)
-        if plan.timeout is not None and receiver is call:
-            call.timer = self._later(plan.timeout, call.expire)
-        return receiver
+        call = plan.method(connection, stream, self._terms, trace)
+        if plan.fault:
+            call.finish(grpc.INTERNAL, plan.fault)
+            return
+        call.begin()
+        if not call.done:
+            stream.receiver = call
+            if plan.timeout is not None:
+                call.ends_in(plan.timeout)
 
     def _plan(self, head: Head) -> _Plan:
         asked = grpc.ask(head)
-        method = _faulty(asked.fault) if asked.fault else self._methods.get(asked.path, unknown)
-        plan = head.note = _Plan(method, asked.timeout, asked.http)
+        method = Call if asked.fault else self._methods.get(asked.path, Unknown)
+        plan = head.note = _Plan(method, asked)
         return plan
 
 
-class Unary:
-    """A method with one message each way.
+class Unary(Call):
+    """A method with one message each way: its class says what the answer is."""
 
-    Args:
-        call: the call.
-        answer: makes the answer of a message, or says why there is none.
-    """
+    __slots__ = ("_request",)
 
-    __slots__ = ("_answer", "_call", "_request")
-
-    def __init__(self, call: Call, answer: Callable[[bytes], bytes | grpc.Refused]) -> None:
-        self._call, self._answer = call, answer
+    def begin(self) -> None:
+        """Nothing was asked yet."""
         self._request: bytes | None = None
+
+    def answer(self, request: bytes) -> bytes | grpc.Refused:
+        """The answer to a message, or why there is none."""
+        raise NotImplementedError
 
     def message(self, data: bytes) -> None:
         """The request; a second one is a fault of the client."""
         if self._request is not None:
-            self._call.finish(grpc.UNIMPLEMENTED, "one message only")
+            self.finish(grpc.UNIMPLEMENTED, "one message only")
         self._request = data
 
     def half_closed(self) -> None:
         """Answer."""
         if self._request is None:
-            self._call.finish(grpc.UNIMPLEMENTED, "a message is missing")
+            self.finish(grpc.UNIMPLEMENTED, "a message is missing")
             return
-        made = self._answer(self._request)
+        made = self.answer(self._request)
         if isinstance(made, grpc.Refused):
-            self._call.finish(*made)
+            self.finish(*made)
             return
-        self._call.send(made)
-        self._call.finish()
-
-    def over(self) -> None:
-        """Nothing to release."""
+        self.send(made)
+        self.finish()

@@ -1,9 +1,11 @@
 """A server's HTTP/2 connection: frames in, calls to receivers and frames out. The hot path is `receive`."""
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
 from extproc.io.transports.h2 import frames
+from extproc.io.transports.h2.control import FULL, TOO_LONG, Control
 from extproc.io.transports.h2.errors import (
     ENHANCE_YOUR_CALM,
     FLOW_CONTROL_ERROR,
@@ -16,7 +18,7 @@ from extproc.io.transports.h2.errors import (
 )
 from extproc.io.transports.h2.flow import CONNECTION_WINDOW, DEFAULT_WINDOW, GIVE_BACK, HALF, STREAM_WINDOW
 from extproc.io.transports.h2.headers import Blocks, Head
-from extproc.io.transports.h2.sending import DRAIN, Sender, Shared
+from extproc.io.transports.h2.sending import Shared
 from extproc.io.transports.h2.streams import LEFT, RESET, Stream
 
 
@@ -31,34 +33,20 @@ class _Block:
         self.size = len(first)
 
 
-class Connection(Sender):
+class Connection(Control):
     """One connection. Nothing but constructing raises.
 
     Attributes:
-        greeted: whether the peer's preface and SETTINGS came.
-        ready: whether it knows ours too.
         behind: whether whole frames wait for the next turn: call `receive` again, soon, with or without bytes.
     """
 
     def __init__(self, shared: Shared, notify: Callable[[], None] = lambda: None) -> None:
         super().__init__(shared, notify)
-        self.greeted = self.ready = self.behind = False
+        self.behind = False
         self._accept = shared.accept
         self._blocks = Blocks(shared.cache, shared.limits.header_list, shared.refusals)
         self._block: _Block | None = None
         self._preface = False
-        self._guarded = (
-            True  # whether only certain frames may come: before the peer's SETTINGS, within a block
-        )
-        self._rare = {
-            frames.PRIORITY: self._priority,
-            frames.SETTINGS: self._settings,
-            frames.PUSH_PROMISE: self._push_promise,
-            frames.PING: self._ping,
-            frames.GOAWAY: self._goaway,
-            frames.WINDOW_UPDATE: self._window_update,
-            frames.CONTINUATION: self._continuation,
-        }
         self.out.append(shared.settings)
         self.out.append(frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW))
 
@@ -80,7 +68,7 @@ class Connection(Sender):
                 at, self.behind = self._some(data, at)
                 if self.behind:
                     at = self._more(data, at)
-            self._tail = data[at:] if at < len(data) else b""
+            self._tail = data[at:] if at < len(data) and not self.closed else b""
         except ConnectionFault as fault:
             self.fail(fault)
         except Exception as error:
@@ -119,36 +107,49 @@ class Connection(Sender):
 
     def _some(self, data: bytes, at: int) -> tuple[int, bool]:
         """Deal with `_AT_ONCE` frames at most; returns where it stopped, and whether more may be whole."""
-        unpack, size = frames.HEADER.unpack_from, len(data)
+        unpack, size, came, closely, behind = _HEADER.unpack_from, len(data), 0, self._closely, False
         for _ in _AT_ONCE:
             begin = at + 9
-            if begin > size:
-                return at, False
+            if begin > size or self.closed:
+                break
             word, flags, number = unpack(data, at)
-            stop = begin + (word >> 8)
-            number &= 0x7FFFFFFF
-            if self._guarded or word >= _TOO_LONG:
-                self._check(word & 0xFF, flags, number, word >> 8)
+            length = word >> 8
+            stop = begin + length
+            if word >= closely and (further := self._look(word, flags, number, data, begin, stop)):
+                at = further
+                continue
             if stop > size:
-                return at, False
+                break
             kind = word & 0xFF
             try:
                 if kind == _DATA:
+                    came += length
                     self._data(flags, number, data, begin, stop)
-                elif kind == _HEADERS:
-                    self._headers(flags, number, data, begin, stop)
-                elif kind == _RST_STREAM:
-                    self._rst_stream(number, stop - begin)
-                elif kind in self._rare:
-                    self._rare[kind](flags, number, data, begin, stop)
                 else:
-                    self._patience.spend("empty")  # of a kind nobody knows: ignored (section 4.1)
+                    if number < 0:
+                        number &= frames.LARGEST_ID
+                    if kind == _HEADERS:
+                        self._headers(flags, number, data, begin, stop)
+                    elif kind == _RST_STREAM:
+                        self._rst_stream(number, length)
+                    else:
+                        self._seldom_frame(kind, flags, number, data, begin, stop)
+                    closely = self._closely
             except StreamFault as fault:
                 self._reset_for(fault)
             at = stop
-            if self.closed:
-                return size, False
-        return at, at + 9 <= size
+        else:
+            behind = at + 9 <= size
+        inflow = self._inflow
+        inflow.owed += came
+        if inflow.owed >= GIVE_BACK:
+            inflow.give_back()
+        return at, behind
+
+    def _look(self, word: int, flags: int, number: int, data: bytes, at: int, stop: int) -> int:
+        """Check a frame that is as long as can be, or before which something is due; see `_gathered` for the rest."""
+        self._check(word & 0xFF, flags, number & frames.LARGEST_ID, word >> 8)
+        return self._gathered(number, data, at, stop) if word == FULL and not flags else 0
 
     def _check(self, kind: int, flags: int, number: int, length: int) -> None:
         """What may come only at certain times, and frames too long. Raises ConnectionFault."""
@@ -162,35 +163,78 @@ class Connection(Sender):
 
     # -- frames of streams ---------------------------------------------------------------------------------
 
+    def _gathered(self, number: int, data: bytes, at: int, stop: int) -> int:
+        """Deal with a full frame and those after it at once, if they bring one whole message of their stream.
+
+        So a body of several frames is put together by one copy, and none of it is held meanwhile. Returns where they
+        end; 0 to deal with each as it comes.
+        """
+        stream = self._open.get(number)
+        if stream is None or stream.half_closed or stream.expected is not None or stop > len(data):
+            return 0
+        wanted = stream.receiver.wanted(data, at)
+        if wanted <= frames.FRAME or wanted > len(data) - at or stream.owed + wanted >= HALF:
+            return 0
+        view, missing = memoryview(data), wanted - (stop - at)
+        parts = [view[at:stop]]
+        while missing > 0 and stop + 9 <= len(data):
+            word, flags, told = _HEADER.unpack_from(data, stop)
+            at = stop + 9
+            stop = at + (word >> 8)
+            missing -= stop - at
+            fits = not flags and told == number and word < TOO_LONG and at < stop <= len(data)
+            if word & 0xFF != _DATA or not fits:
+                return 0
+            parts.append(view[at:stop])
+        if missing:
+            return 0
+        stream.owed += wanted
+        self._inflow.owed += wanted
+        stream.receiver.take(parts)
+        return stop
+
     def _data(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        stream = self._open.get(number)
+        if stream is None or flags or stream.half_closed or stream.expected is not None:
+            self._unusual_data(flags, number & frames.LARGEST_ID, data, at, stop)
+            return
+        stream.owed = owed = stream.owed + stop - at
+        if owed > STREAM_WINDOW:
+            raise StreamFault(number, FLOW_CONTROL_ERROR, "more bytes than the stream's window")
+        if at == stop:
+            self._patience.spend("empty")
+            return
+        held = stream.receiver.data(data, at, stop)
+        if held != stream.held:
+            self._inflow.count(stream, held)
+        if owed >= HALF and number in self._open:
+            self._inflow.credit(stream)
+
+    def _unusual_data(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
+        """DATA with padding, at the end of its stream, of a length that was told, or of a stream that takes none."""
         size = stop - at
         if flags & _PADDED:
             at, stop = frames.unpadded(flags, data, at, stop)
-        inflow = self._inflow
-        inflow.owed = owed = inflow.owed + size
-        if owed >= GIVE_BACK:
-            inflow.give_back()
         stream = self._open.get(number)
         if stream is None or stream.half_closed:
             self.streams.admits(_DATA, number)
             return
-        stream.owed = owed = stream.owed + size
-        if owed > STREAM_WINDOW:
+        stream.owed += size
+        if stream.owed > STREAM_WINDOW:
             raise StreamFault(number, FLOW_CONTROL_ERROR, "more bytes than the stream's window")
-        if flags & _END_STREAM:
-            stream.half_closed = True
+        stream.half_closed = flags & _END_STREAM != 0
         if stream.expected is not None:
             self._expect(stream, stop - at)
         if at < stop:
             held = stream.receiver.data(data, at, stop)
             if held != stream.held:
-                inflow.count(stream, held)
+                self._inflow.count(stream, held)
         elif not stream.half_closed:
             self._patience.spend("empty")
         if stream.half_closed:
             stream.receiver.ended()
-        elif owed >= HALF and number in self._open:
-            inflow.credit(stream)
+        elif stream.owed >= HALF and number in self._open:
+            self._inflow.credit(stream)
 
     @staticmethod
     def _expect(stream: Stream, size: int) -> None:
@@ -204,18 +248,21 @@ class Connection(Sender):
     def _headers(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
         if not number & 1:
             raise ConnectionFault(PROTOCOL_ERROR, "a stream with an even number")
+        if flags == _END_HEADERS:
+            self._whole(number, data[at:stop])
+            return
         fault = ""
         if flags & _PADDED_OR_PRIORITY:
             at, stop = frames.unpadded(flags, data, at, stop)
             if flags & frames.WITH_PRIORITY:
-                fault = _depends(number, data, at, stop)
+                fault = frames.priority_fault(number, data, at, stop)
                 at += 5
         end = flags & _END_STREAM != 0
         if flags & _END_HEADERS:
             self._whole(number, data[at:stop], end, fault)
         else:
             self._block = _Block(number, data[at:stop], end, fault)
-            self._guarded = True
+            self._closely = 0
 
     def _continuation(self, flags: int, _number: int, data: bytes, at: int, stop: int) -> None:
         block = self._block
@@ -230,14 +277,14 @@ class Connection(Sender):
         if len(block.parts) > self._limits.continuations + 1:
             self._too_much("continuations")
         if flags & frames.END_HEADERS:
-            self._block, self._guarded = None, False
+            self._block, self._closely = None, FULL
             self._whole(block.number, b"".join(block.parts), block.end, block.fault)
 
     def _too_much(self, reason: str) -> None:
         self._shared.refusals.add(reason)
         raise ConnectionFault(ENHANCE_YOUR_CALM, f"above the limit of {reason}")
 
-    def _whole(self, number: int, block: bytes, end: bool, fault: str) -> None:
+    def _whole(self, number: int, block: bytes, end: bool = False, fault: str = "") -> None:
         """A whole header block. It is decoded whatever becomes of it: the tables must stay alike."""
         head = self._blocks.kept.get(block) or self._blocks.head(block)
         if number <= self.streams.last:
@@ -254,7 +301,7 @@ class Connection(Sender):
             self._shared.refusals.add("streams")
             raise StreamFault(number, REFUSED_STREAM, "too many streams")
         self._open[number] = stream = Stream(number, self._outflow.initial, head.content_length, end)
-        stream.receiver = self._accept(self, stream, head)
+        self._accept(self, stream, head)
         if end:
             stream.receiver.ended()
 
@@ -269,21 +316,12 @@ class Connection(Sender):
         self._expect(stream, 0)
         stream.receiver.ended()
 
-    def _priority(self, _flags: int, number: int, data: bytes, at: int, stop: int) -> None:
-        if not number:
-            raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY of no stream")
-        self._patience.spend("empty")
-        if stop - at != 5:
-            raise StreamFault(number, FRAME_SIZE_ERROR, "PRIORITY that is not five bytes")
-        if frames.word(data, at) & frames.LARGEST_ID == number:
-            raise StreamFault(number, PROTOCOL_ERROR, "a stream that depends on itself")
-
     def _rst_stream(self, number: int, size: int) -> None:
         if size != 4:
             raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM that is not four bytes")
         stream = self._open.pop(number, None)
         if stream is None:
-            if self.streams.idle(number):
+            if number > self.streams.last or not number & 1:  # as `streams.idle`
                 raise ConnectionFault(PROTOCOL_ERROR, "RST_STREAM of a stream that is not open")
             return  # it has ended meanwhile
         self.streams.close(number, LEFT)
@@ -292,80 +330,14 @@ class Connection(Sender):
         if not stream.answered:
             self._patience.spend("resets")
 
-    def _window_update(self, _flags: int, number: int, data: bytes, at: int, stop: int) -> None:
-        if stop - at != 4:
-            raise ConnectionFault(FRAME_SIZE_ERROR, "WINDOW_UPDATE that is not four bytes")
-        more = frames.word(data, at) & frames.LARGEST_ID
-        if not number:
-            if not more:
-                raise ConnectionFault(PROTOCOL_ERROR, "a window update of nothing")
-            self._outflow.widen(more)
-        elif self.streams.admits(frames.WINDOW_UPDATE, number):
-            if not more:
-                raise StreamFault(number, PROTOCOL_ERROR, "a window update of nothing")
-            self._outflow.widen_stream(self._open[number], more)
-
-    # -- frames of the connection --------------------------------------------------------------------------
-
-    def _settings(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
-        if number:
-            raise ConnectionFault(PROTOCOL_ERROR, "SETTINGS of a stream")
-        ack = flags & frames.ACK
-        if (stop - at) % 6 or (ack and at != stop):
-            raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of a length that can't be")
-        if ack:
-            if self.ready:  # we send one SETTINGS, so another ack is none that we asked for
-                self._patience.spend("control")
-            self.ready = True
-            return
-        self._patience.spend("control")
-        said = frames.pairs(data[at:stop])
-        for name, value in said:
-            _check_setting(name, value)
-        self.greeted, self._guarded = True, False
-        self.out.append(frames.SETTINGS_ACK)  # before any frame that the new settings allow
-        self._apply(dict(said))
-
-    def _apply(self, said: dict[int, int]) -> None:
-        """Settings of the peer, the last of each name in a frame; unknown ones are ignored."""
-        if frames.HEADER_TABLE_SIZE in said:
-            self._resize = b"\x20"
-        if frames.MAX_FRAME_SIZE in said:
-            self._outflow.frame = min(said[frames.MAX_FRAME_SIZE], 16 * frames.FRAME)
-        if frames.INITIAL_WINDOW_SIZE in said:
-            self._outflow.resize(self._open, said[frames.INITIAL_WINDOW_SIZE])
-
-    def _push_promise(self, _flags: int, _number: int, _data: bytes, _at: int, _stop: int) -> None:
-        raise ConnectionFault(PROTOCOL_ERROR, "PUSH_PROMISE of a client")
-
-    def _ping(self, flags: int, number: int, data: bytes, at: int, stop: int) -> None:
-        if number:
-            raise ConnectionFault(PROTOCOL_ERROR, "PING of a stream")
-        if stop - at != 8:
-            raise ConnectionFault(FRAME_SIZE_ERROR, "PING that is not eight bytes")
-        if not flags & frames.ACK:
-            self._patience.spend("control")
-            self.out.append(frames.ping(data[at:stop], ack=True))
-        elif self._leaving and data[at:stop] == DRAIN:
-            self.leave()
-        else:
-            self._patience.spend("control")  # an answer to a PING that nobody sent
-
-    def _goaway(self, _flags: int, number: int, _data: bytes, at: int, stop: int) -> None:
-        if number:
-            raise ConnectionFault(PROTOCOL_ERROR, "GOAWAY of a stream")
-        if stop - at < 8:
-            raise ConnectionFault(FRAME_SIZE_ERROR, "GOAWAY below eight bytes")
-        self._patience.spend("control")
-        self.leave()
-
 
 #: What one connection does before others have their turn: some frames, and more of them for so many seconds. A read
 #: of 256 KiB can bring 20,000 requests, which take a second.
 _AT_ONCE: Final = range(16)
 _TURN: Final = 0.004
-#: A frame's first word when its length is above what we take.
-_TOO_LONG: Final = (frames.FRAME + 1) << 8
+#: As `frames.HEADER`, but signed, so that the reserved bit before the stream's number shows as a sign: to mask what
+#: is nearly never set costs more.
+_HEADER: Final = struct.Struct(">IBi")
 #: What nearly all frames are, by names that cost one look-up.
 _DATA: Final = frames.DATA
 _HEADERS: Final = frames.HEADERS
@@ -374,21 +346,3 @@ _END_STREAM: Final = frames.END_STREAM
 _END_HEADERS: Final = frames.END_HEADERS
 _PADDED: Final = frames.PADDED
 _PADDED_OR_PRIORITY: Final = frames.PADDED | frames.WITH_PRIORITY
-
-
-def _check_setting(name: int, value: int) -> None:
-    """Raises ConnectionFault for a value that must not be (section 6.5.2)."""
-    if name == frames.ENABLE_PUSH and value > 1:
-        raise ConnectionFault(PROTOCOL_ERROR, "ENABLE_PUSH that is neither 0 nor 1")
-    if name == frames.INITIAL_WINDOW_SIZE and value > frames.LARGEST_ID:
-        raise ConnectionFault(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
-    if name == frames.MAX_FRAME_SIZE and not frames.FRAME <= value <= frames.LARGEST_FRAME:
-        raise ConnectionFault(PROTOCOL_ERROR, "MAX_FRAME_SIZE outside of 2^14 to 2^24-1")
-
-
-def _depends(number: int, data: bytes, at: int, stop: int) -> str:
-    """What is wrong with the priority fields of HEADERS. Raises ConnectionFault when they are cut."""
-    if stop - at < 5:
-        raise ConnectionFault(FRAME_SIZE_ERROR, "HEADERS with half a priority")
-    itself = frames.word(data, at) & frames.LARGEST_ID == number
-    return "a stream that depends on itself" if itself else ""

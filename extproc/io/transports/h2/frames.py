@@ -3,7 +3,12 @@
 import struct
 from typing import Final
 
-from extproc.io.transports.h2.errors import FRAME_SIZE_ERROR, PROTOCOL_ERROR, ConnectionFault
+from extproc.io.transports.h2.errors import (
+    FLOW_CONTROL_ERROR,
+    FRAME_SIZE_ERROR,
+    PROTOCOL_ERROR,
+    ConnectionFault,
+)
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 #: Length and kind as one word, flags, stream: unpacked in one call.
@@ -100,3 +105,21 @@ def word(data: bytes, at: int) -> int:
 def pairs(data: bytes) -> list[tuple[int, int]]:
     """Identifier and value of each setting in a payload whose length is a multiple of six."""
     return list(_SETTING.iter_unpack(data))
+
+
+def check_setting(name: int, value: int) -> None:
+    """Raises ConnectionFault for a value that must not be (section 6.5.2)."""
+    if name == ENABLE_PUSH and value > 1:
+        raise ConnectionFault(PROTOCOL_ERROR, "ENABLE_PUSH that is neither 0 nor 1")
+    if name == INITIAL_WINDOW_SIZE and value > LARGEST_ID:
+        raise ConnectionFault(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1")
+    if name == MAX_FRAME_SIZE and not FRAME <= value <= LARGEST_FRAME:
+        raise ConnectionFault(PROTOCOL_ERROR, "MAX_FRAME_SIZE outside of 2^14 to 2^24-1")
+
+
+def priority_fault(number: int, data: bytes, at: int, stop: int) -> str:
+    """What is wrong with the priority fields of HEADERS. Raises ConnectionFault when they are cut."""
+    if stop - at < 5:
+        raise ConnectionFault(FRAME_SIZE_ERROR, "HEADERS with half a priority")
+    itself = word(data, at) & LARGEST_ID == number
+    return "a stream that depends on itself" if itself else ""

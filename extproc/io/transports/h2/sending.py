@@ -15,9 +15,10 @@ from extproc.io.transports.h2.errors import (
 from extproc.io.transports.h2.flow import HALF, STREAM_WINDOW, Inflow, Outflow
 from extproc.io.transports.h2.headers import Head, HeadCache
 from extproc.io.transports.h2.limits import Budget, Limits, Patience, Refusals
-from extproc.io.transports.h2.streams import DEAF, ENDED, RESET, Receiver, Stream, Streams
+from extproc.io.transports.h2.streams import DEAF, ENDED, REMEMBERED, RESET, Stream, Streams
 
-Accept = Callable[["Sender", Stream, Head], Receiver]
+#: Gives a new stream its receiver, which may answer it, and end it, at once.
+Accept = Callable[["Sender", Stream, Head], None]
 
 #: What goes before a message, pad bytes being zero: the header of a DATA frame without flags (length << 8, stream),
 #: then gRPC's prefix of a message that is not compressed (its length).
@@ -25,6 +26,11 @@ _MESSAGE: Final = struct.Struct(">IxIxI")
 #: The same with the frame that begins an answer before it: its first five bytes, stream, block.
 _FIRST: Final = struct.Struct(f">5sI{len(grpc.HEADERS)}sIxIxI")
 _BEGINS: Final = frames.HEADER.pack(len(grpc.HEADERS) << 8 | frames.HEADERS, frames.END_HEADERS, 0)[:5]
+#: The frame that ends one well: its first five bytes, stream, block.
+_LAST: Final = struct.Struct(f">5sI{len(grpc.TRAILERS_OK)}s")
+_ENDS: Final = frames.head(len(grpc.TRAILERS_OK), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0)[
+    :5
+]
 _PREFIX_SIZE: Final = grpc.PREFIX_SIZE
 _FRAME: Final = frames.FRAME
 #: Payload of the PING that tells when a peer has read our first GOAWAY (section 6.8).
@@ -83,7 +89,7 @@ class Sender:
         self._shared = shared
         self._limits = limits = shared.limits
         self._clock = shared.clock
-        self._open = self.streams.open
+        self._open, self._closed = self.streams.open, self.streams.closed
         self._outflow = Outflow(self.out, self._finished, limits.output)
         self._inflow = Inflow(self.out, limits, shared.budget, shared.refusals, self._moved)
         self._patience = Patience(limits, shared.refusals, shared.clock)
@@ -147,22 +153,20 @@ class Sender:
         """Begin a gRPC answer, or go on with it, by a message, uncompressed."""
         size, outflow = len(message), self._outflow
         room = size + _PREFIX_SIZE
-        if (
-            room > stream.send_window
-            or room > outflow.window
-            or room > _FRAME
-            or stream.queue is not None
-            or self._resize
-        ):
+        # Where something waits already, one of the windows is shut: no look at the queue is needed.
+        if room > stream.send_window or room > outflow.window or room > _FRAME:
             self._message_in_parts(stream, message)
             return
-        outflow.window -= room
-        stream.send_window -= room
         if stream.answered:
             self.out.append(_MESSAGE.pack(room << 8, stream.number, size))
+        elif self._resize:
+            self._message_in_parts(stream, message)
+            return
         else:
             stream.answered, number = True, stream.number
             self.out.append(_FIRST.pack(_BEGINS, number, grpc.HEADERS, room << 8, number, size))
+        outflow.window -= room
+        stream.send_window -= room
         self.out.append(message)
         if not self._receiving:
             self.notify()
@@ -177,19 +181,24 @@ class Sender:
         stream.receiver = DEAF
         if self.closed:
             return
-        if block is None:
-            frame = frames.head(0, frames.DATA, frames.END_STREAM, stream.number)
+        if block is grpc.TRAILERS_OK:  # nearly all do: known, and never the first block
+            last = _LAST.pack(_ENDS, stream.number, block)
+        elif block is None:
+            last = frames.head(0, frames.DATA, frames.END_STREAM, stream.number)
         else:
-            if self._resize and not stream.answered:
-                block, self._resize = self._resize + block, b""
-            frame = frames.HEADER.pack(len(block) << 8 | 1, 5, stream.number) + block
+            last = self._last_block(stream, block)
         if stream.queue is None:
-            self.out.append(frame)
+            self.out.append(last)
             self._finished(stream)
         else:
-            stream.last = frame  # after all that waits
+            stream.last = last  # after all that waits
         if not self._receiving:
             self.notify()
+
+    def _last_block(self, stream: Stream, block: bytes) -> bytes:
+        if self._resize and not stream.answered:
+            block, self._resize = self._resize + block, b""
+        return frames.headers(stream.number, block, end=True)
 
     def reset(self, stream: Stream, code: int) -> None:
         """End a stream by RST_STREAM; its receiver hears no more."""
@@ -224,7 +233,9 @@ class Sender:
         if self._open.pop(number, None) is None:
             return
         if stream.half_closed:
-            self.streams.close(number, ENDED)
+            self._closed[number] = ENDED  # as `streams.close` does: most streams end here
+            if len(self._closed) >= REMEMBERED:
+                self.streams.forget()
         else:
             self._rst(number, NO_ERROR)
             stream.half_closed = True

@@ -49,6 +49,14 @@ class Receiver(Protocol):
         """
         ...
 
+    def wanted(self, data: bytes, at: int) -> int:
+        """How many bytes from `at` on it would take at once, if they all came; 0: it takes each frame as it comes."""
+        ...
+
+    def take(self, parts: list[memoryview]) -> None:
+        """As many as it wanted, in parts that last for this call alone."""
+        ...
+
     def ended(self) -> None:
         """The peer has said all."""
         ...
@@ -64,6 +72,13 @@ class Deaf:
     def data(self, _data: bytes, _at: int, _stop: int) -> int:
         """Nothing is kept."""
         return 0
+
+    def wanted(self, _data: bytes, _at: int) -> int:
+        """Nothing."""
+        return 0
+
+    def take(self, parts: list[memoryview]) -> None:
+        """Nothing is kept."""
 
     def ended(self) -> None:
         """Nobody waits."""
@@ -118,22 +133,32 @@ class Stream:
 
 
 class Streams:
-    """All streams of a connection."""
+    """All streams of a connection.
 
-    __slots__ = ("_closed", "_closed_before", "last", "open")
+    Attributes:
+        open: those that are, by number.
+        last: the highest that was ever open.
+        closed: how streams closed: those since the last `forget`.
+    """
+
+    __slots__ = ("_closed_before", "closed", "last", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
         self.last = 0
-        self._closed: dict[int, int] = {}
+        self.closed: dict[int, int] = {}
         self._closed_before: dict[int, int] = {}  # the `REMEMBERED` before them, forgotten all at once
 
     def close(self, number: int, how: int) -> None:
         """A stream is over; `how` is one of ENDED, LEFT, RESET."""
-        closed = self._closed
-        closed[number] = how
-        if len(closed) >= REMEMBERED:
-            self._closed_before, self._closed = closed, {}
+        self.closed[number] = how
+        if len(self.closed) >= REMEMBERED:
+            self.forget()
+
+    def forget(self) -> None:
+        """So many have closed that those before them are forgotten; `closed` stays the dict that it is."""
+        self._closed_before = dict(self.closed)
+        self.closed.clear()
 
     def idle(self, number: int) -> bool:
         """Whether a stream was never open; even numbers are idle, as nobody here opens one."""
@@ -146,7 +171,7 @@ class Streams:
             return HALF_CLOSED if stream.half_closed else OPEN
         if self.idle(number):
             return IDLE
-        how = self._closed.get(number)
+        how = self.closed.get(number)
         return self._closed_before.get(number, SKIPPED) if how is None else how
 
     def admits(self, kind: int, number: int) -> bool:
