@@ -74,7 +74,7 @@ class Cache:
         depth = held
         if held and arriving and not arriving.keys().isdisjoint(hashes[:held]):
             depth = next(place for place, key in enumerate(hashes) if key in arriving)
-        prompt = Announced(self, chain, held, depth, self.belief.reuse.use(chain, held, at, depth), ratio, at)
+        prompt = Announced(self, chain, held, depth, self.belief.use(chain, held, at, depth), ratio, at)
         if held < len(hashes):
             prompt.fresh = held
             first = hashes[held]

@@ -42,6 +42,9 @@ _TRUSTED: Final = 0.75
 _WARM: Final = 0.75
 #: Prompts remembered while a cache is under suspicion.
 _REFILLED: Final = 64
+#: Prompts in a row without a word of cached tokens after which an engine is taken for one that says none of them:
+#: many do by default (vLLM, SGLang). An error has no usage either, so a few say nothing.
+_SILENT: Final = 64
 
 CAME: Final = "came"
 COLDER: Final = "colder"
@@ -132,12 +135,18 @@ class Belief:
         self._counter = HitCounter()
         #: Whether its usage ever had cached tokens above 0, so that all of it is believed.
         self.reported = False
+        #: Prompts in a row whose usage said nothing of them.
+        self.silence = 0
 
     def resize(self, capacity: int) -> None:
         """Its cache is configured to hold so many bytes; the share of them that was learned is kept."""
         if capacity != self.capacity.configured:
             self.capacity.configured = capacity
             self.reuse = Reuse(capacity)
+
+    def use(self, chain: Chain, held: int, now: float, depth: int = 0) -> list[Unnamed]:
+        """As `Reuse.use`. While its usage is silent of cached tokens nobody will ask, and nothing is kept."""
+        return self.reuse.use(chain, held, now, depth) if self.silence < _SILENT else []
 
     def refill(self, chain: Chain) -> None:
         """A prompt is sent there while it may have been emptied."""
@@ -348,6 +357,9 @@ class Belief:
 
     def untold(self, predicted: float) -> None:
         """A prompt ended whose usage says nothing of its cached tokens; so many were predicted."""
+        self.silence += 1
+        if self.silence == _SILENT:
+            self.reuse.clear()
         if predicted >= _BLOCKS * self.block:
             self._counter.predict(predicted)
 

@@ -110,7 +110,7 @@ class Capacity:
 
     def hit(self, distance: float) -> None:
         """A prompt was still there after so many other bytes."""
-        if self._count(self._bin(distance), self._hits) and self.step < TOP:
+        if self._count(self._bin(distance), self._hits) and self.step < TOP and self._since >= _PAUSE:
             self._grow()
 
     def missed(self, distance: float) -> None:

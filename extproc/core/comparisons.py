@@ -52,7 +52,9 @@ class Comparisons:
         if held is None:
             self.truth.expect(key, slot, chain, ratio, now)
             return
-        self._note(_SENT, (key, slot, chain, ratio, now, held))
+        self._notes.append((_SENT, (key, slot, chain, ratio, now, held)))  # as `_note` does
+        if len(self._notes) >= _MOST:
+            self.catch_up()
 
     def computed(self, key: int) -> None:
         """As `Truth.computed`."""
@@ -60,7 +62,7 @@ class Comparisons:
 
     def ended(self, key: int, tokens: float | None, cached: float | None, now: float) -> None:
         """As `Truth.ended`."""
-        self._note(_ENDED, (key, tokens, cached, now))
+        self._notes.append((_ENDED, (key, tokens, cached, now)))
         self._ends += 1
         if self._ends >= TOGETHER or self._truth.role() != ALONE:
             self.catch_up()

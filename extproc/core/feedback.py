@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from extproc.core.comparisons import Comparisons
 from extproc.core.ending import CLIENT, UPSTREAM, Ending
-from extproc.core.index import Holders, PrefixIndex
+from extproc.core.index import PrefixIndex
 from extproc.core.output import OutputLengths
 from extproc.core.pace import Pace
 from extproc.core.ratios import Ratios
@@ -70,7 +70,11 @@ class Feedback:
         if prompt is not None and len(prompt.chains) == 1:
             held = None
             if holders is not None:
-                held = _depth_of(holders, slot)
+                held = 0
+                for depth, slots in holders:
+                    if slot in slots:
+                        held = depth
+                        break
             self._compared.sent(decision.key, slot, prompt.chains[0], decision.ratio, decision.at, held)
 
     def first_token(self, key: int) -> None:
@@ -126,14 +130,6 @@ def unlearned(decision: "Decision", ending: Ending | None, now: float) -> None:
             pool.on_forgot(replica.slot, chain.hashes[held:])
     if is_elsewhere:
         _served_elsewhere(decision, ending.served, now)
-
-
-def _depth_of(holders: Holders, slot: int) -> int:
-    """How many leading hashes a slot holds."""
-    for depth, slots in holders:
-        if slot in slots:
-            return depth
-    return 0
 
 
 def _is_elsewhere(ending: Ending, replica: "Replica") -> bool:

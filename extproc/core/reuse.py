@@ -107,42 +107,35 @@ class Reuse:
 
     def ended(self, chain: Chain, now: float, *, found: bool) -> None:
         """A prompt that was given is over, and in the cache; `found` says that it was as predicted."""
-        get, (hashes, _) = self._points.get, chain
-        for key in hashes:
-            point = get(key)
+        for point in map(self._points.get, chain.hashes):
             if point is not None:
                 point.at = now
                 point.sure = found
 
     def _walk(self, chain: Chain, depth: int) -> tuple[list[int], list[Unnamed]]:
         """Places of the points of a prompt, and the last uses of those within the first `depth`."""
-        points = self._points
-        # `mine`: bytes of the prompt itself, up to a point, in the point's generation.
+        hashes, ends = chain
         known: list[int] = []
         uses: list[Unnamed] = []
-        place, generation, mine = 0, -1, 0
-        hashes, ends = chain
-        for key in hashes:
-            if key in points:
+        generation = place = newer = others = 0
+        for point in map(self._points.get, hashes):
+            if point is not None:
                 known.append(place)
                 if place < depth:
-                    point = points[key]
-                    if point.generation != generation:
-                        generation, mine = point.generation, 0
-                    mine += point.own
-                    distance = self._since(generation, mine)
+                    if point.generation != generation or not uses:
+                        generation = point.generation
+                        newer, others = self._since(generation)
+                    # Of its own generation, half of what is not of the prompt itself came later as a rule.
+                    others -= point.own
+                    distance = newer + others / 2 if others > 0 else newer
                     uses.append((ends[place], distance, point.at, point.sure, point.sent))
             place += 1  # noqa: SIM113 - enumerate costs more than all else here
         return known, uses
 
-    def _since(self, generation: int, mine: int) -> float:
-        """Bytes used since a point of a generation was, of which `mine` bytes are the prompt's up to that point."""
+    def _since(self, generation: int) -> tuple[int, int]:
+        """Bytes used in generations newer than this one, and in it; of one that is forgotten all are newer."""
         sums, age = self._sums, generation - self._first
-        if age < 0:
-            return sum(sums)
-        others = sums[age] - mine
-        half = others / 2 if others > 0 else 0.0  # of its own generation, half came later as a rule
-        return sum(sums[age + 1 :], half) if age + 1 < len(sums) else half
+        return (sum(sums[age + 1 :]), sums[age]) if age >= 0 else (sum(sums), 0)
 
     def _front(self, chain: Chain, known: list[int], held: int, now: float) -> None:
         """Points of a prompt, those known and those it makes, are used now: each owns the bytes from the one before.

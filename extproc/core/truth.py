@@ -187,7 +187,7 @@ class Truth:
         if key is not None and key not in self._open and self.role() == JUDGE:
             self._announce(key, known, chain, held, TOKENS_PER_BYTE, now)
         else:
-            known.belief.reuse.use(chain, held, now)
+            known.belief.use(chain, held, now)
 
     def _announce(self, key: Key, known: Cache, chain: Chain, held: int, ratio: float, now: float) -> None:
         belief, opened = known.belief, self._open
@@ -291,7 +291,7 @@ class Truth:
             belief.untold(said * prompt.ratio)
             belief.reuse.ended(chain, now, found=False)
             return None
-        each = tokens / ends[-1]
+        belief.silence, each = 0, tokens / ends[-1]
         predicted, reach = said * each, ends[prompt.held if prompt.held < len(ends) else -1] * each
         before, watches, verdict = belief.capacity.step, self.role() == WATCHER, None
         if not watches and prompt.at >= belief.cleared:

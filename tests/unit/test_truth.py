@@ -54,6 +54,45 @@ class Desk:
         return self.index.match(prompt.hashes).get(slot, 0)
 
 
+# -- engines that don't tell ---------------------------------------------------------------------------
+
+
+def kept(desk: Desk) -> int:
+    """Points remembered of the order of use."""
+    return len(desk.truth._slots[0].belief.reuse)
+
+
+def test_of_an_engine_silent_for_64_prompts_no_order_of_use_is_kept() -> None:
+    desk = Desk()
+    for number in range(63):
+        desk.run(chain(100 + number), None)
+    assert kept(desk) == 63
+    desk.run(chain(200), None)
+    desk.run(chain(201), None)
+    assert kept(desk) == 0
+
+
+def test_one_word_of_cached_tokens_and_it_is_kept_again() -> None:
+    desk = Desk()
+    for number in range(70):
+        desk.run(chain(100 + number), None)
+    assert desk.run(chain(1, 2, 3, 4), 16) == Seen(0, 16, "untested")
+    assert kept(desk) == 0  # it was sent before that was known
+    assert desk.run(chain(1, 2, 3, 4, 5), 1024) == Seen(1024, 1024, "came")
+    assert kept(desk) == 2  # its end, and one hash before, where it left what was held
+    assert desk.run(chain(1, 2, 3, 4, 5, 6), 1280) == Seen(1280, 1280, "came")
+
+
+def test_a_few_prompts_without_usage_among_others_change_nothing() -> None:
+    desk, other = Desk(), Desk()
+    for number in range(120):
+        desk.run(chain(100 + number), 16)
+        other.run(chain(100 + number), 16)
+        for place in range(number % 60):
+            desk.end(desk.send(chain(5000 + place)), chain(5000 + place), None)
+    assert kept(desk) == kept(other) + 59
+
+
 # -- one comparison ------------------------------------------------------------------------------------
 
 
