@@ -1,37 +1,41 @@
-"""A gateway on grpc.aio: its deciding thread runs as usual, gRPC's own threads give way to it."""
+"""A gateway on grpc.aio: its deciding thread runs as usual, gRPC's own threads give way to it, as long as it runs."""
 
+import asyncio
 import contextlib
 import os
-import sys
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
-import yaml
 
-from extproc.demo.processes import Child, answers, free_port
+from extproc.demo.stack import Stack, StackSettings
+from tests.integration.conftest import QUICK
+
+LARGE = 300_000
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the kernel has no SCHED_BATCH")
-def test_the_threads_of_grpc_give_way_and_the_gateways_own_does_not(tmp_path: Path) -> None:
+def test_the_threads_of_grpc_give_way_and_the_gateways_own_does_not() -> None:
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         pytest.skip("these tests were started with a scheduling policy of their own")
-    port = free_port()
-    settings = {
-        "grpc": {"address": f"127.0.0.1:{port}", "transport": "grpcio"},
-        "admin": {"address": "127.0.0.1:0"},
-        "pools": [{"name": "one", "engine": "vllm", "replicas": ["127.0.0.1:9"]}],
-    }
-    (tmp_path / "kvsteer.yaml").write_text(yaml.safe_dump(settings))
-    gateway = Child(
-        "gateway", [sys.executable, "-m", "extproc", "serve", "-c", str(tmp_path / "kvsteer.yaml")], tmp_path
-    )
-    try:
-        gateway.wait_until(lambda: answers(port), 60)
-        assert os.sched_getscheduler(gateway.pid) == os.SCHED_OTHER, "the deciding thread gives way"
-        policies = policies_by_name(gateway.pid)
-    finally:
-        gateway.stop()
+    with Stack(StackSettings(replicas=1, engine=QUICK, redis_url="", transport="grpcio")) as stack:
+        gateway = stack.children["gateway-0"].pid
+        assert_give_way(gateway)
+        body = {"model": "demo", "messages": [{"role": "user", "content": "x" * LARGE}], "max_tokens": 1}
+        asyncio.run(post(stack.url, body))  # read by a process of its own, which is started for it
+        assert_give_way(gateway)
+
+
+def assert_give_way(gateway: int) -> None:
+    assert os.sched_getscheduler(gateway) == os.SCHED_OTHER, "the deciding thread gives way"
+    policies = policies_by_name(gateway)
     assert policies.get("event_engine") == {os.SCHED_BATCH}, f"threads of gRPC cut in: {policies}"
+
+
+async def post(url: str, body: dict[str, Any]) -> None:
+    async with aiohttp.ClientSession() as http, http.post(f"{url}/v1/chat/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
 
 
 def policies_by_name(pid: int) -> dict[str, set[int]]:

@@ -1,5 +1,6 @@
 """The transport that the settings name; each is imported only where it is used."""
 
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import fields
@@ -34,6 +35,9 @@ def build(
     most = limits.body + _MESSAGE_ROOM
     if settings.transport == "fast":
         return _fast(settings, most, limits.streams, sessions, on_log, registry, large)
+    # Read when grpc is imported. What a gateway starts is another program, for which gRPC need not be ready. When it
+    # is, it stops its threads and starts others, which do not give way any more (grpc_tuning.py).
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from extproc.io.transports.grpcio import GrpcioTransport
 
     return GrpcioTransport(
