@@ -351,8 +351,13 @@ class Books:
         self.tokens -= tokens
         left = 0.0
         if is_behind := len(self._prefilling) > 0:  # else the clock has nothing to do with it
-            self._settle(now, self._speed)
-            left = self._prefilling.get(key, 0.0)
+            if len(self._prefilling) == 1 and key in self._prefilling:  # nor with any other
+                done = (now - self._drained_at) * self._speed
+                left = self.pending if done < 0.0 else self.pending - done if done < self.pending else 0.0
+                self._drained_at = now
+            else:
+                self._settle(now, self._speed)
+                left = self._prefilling.get(key, 0.0)
         if key in self._sent:
             for over in self._up_to(key) if answered and len(self._sent) > 1 else (key,):
                 _, work, _, told = self._prove(over)

@@ -1,12 +1,14 @@
 """A chain's hashes in runs that have the same holders, and what each of them weighs (core/index.py)."""
 
 from itertools import accumulate
-from operator import sub
 from typing import Final
 
 #: Weights are kept in units of 64 bytes, rounded up, so that 16 bits reach to 4 MiB for one hash.
 UNIT_SHIFT: Final = 6
 _WEIGHT_MAX: Final = 0xFFFF
+_ROUNDING: Final = (1 << UNIT_SHIFT) - 1
+#: Bytes below which no weight comes near that.
+_CLAMPED: Final = _WEIGHT_MAX << UNIT_SHIFT
 #: Hashes up to which a loop takes less than calls that deal with all of them at once, as of chats of a few messages.
 SHORT: Final = 16
 
@@ -36,25 +38,22 @@ def runs_of(found: list[int | None]) -> list[Run]:
 
 
 def weights_of(ends: list[int], start: int, stop: int) -> list[int]:
-    """Weights of the hashes `start` to `stop` of a chain, in units.
-
-    Within a long text all are of one size (core/prefix.py), so a size is turned into units once, wherever it stands.
-    """
+    """Weights of the hashes `start` to `stop` of a chain, in units."""
     begin = ends[start - 1] if start else 0
-    if stop - start <= SHORT and ends[stop - 1] - begin < _WEIGHT_MAX << UNIT_SHIFT:
-        weights = []
+    weights: list[int] = []
+    if stop - start <= SHORT and ends[stop - 1] - begin < _CLAMPED:
         for end in ends[start:stop]:
-            weights.append((end - begin + 63) >> UNIT_SHIFT)
+            weights.append((end - begin + _ROUNDING) >> UNIT_SHIFT)
             begin = end
         return weights
-    sizes = list(map(sub, ends[start:stop], ends[start - 1 : stop] if start else [0, *ends]))
-    units = {size: _weight(size) for size in set(sizes)}
-    return list(map(units.__getitem__, sizes)) if len(units) > 1 else [units[sizes[0]]] * len(sizes)
-
-
-def _weight(size: int) -> int:
-    weight = (size + 63) >> UNIT_SHIFT
-    return weight if weight < _WEIGHT_MAX else _WEIGHT_MAX
+    size, weight = -1, 0
+    for end in ends[start:stop]:
+        if end - begin != size:  # within a long text all are of one size (core/prefix.py)
+            size = end - begin
+            weight = min((size + _ROUNDING) >> UNIT_SHIFT, _WEIGHT_MAX)
+        weights.append(weight)
+        begin = end
+    return weights
 
 
 def first_mentions(hashes: list[int], ends: list[int]) -> tuple[list[int], list[int]]:
