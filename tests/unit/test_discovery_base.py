@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from extproc.core.membership import Changes, Endpoint
-from extproc.io.discovery import Discovery, Failed, Found, SourceFailed, StaticSource
+from extproc.io.discovery import Discovery, Failed, Found, SourceFailed, StaticSource, base
 from extproc.io.discovery.base import backoff, poll, together
 
 A, B = Endpoint(address="10.0.0.1:80"), Endpoint(address="[fd00::2]:80")
@@ -81,14 +81,17 @@ async def test_sources_are_merged_and_each_change_is_told_in_order() -> None:
         assert all(c.first for c in following.changes)
 
 
-async def test_an_empty_answer_is_believed_by_the_clock_without_a_further_answer() -> None:
+async def test_an_empty_answer_is_believed_by_the_clock_without_a_further_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(base, "_TICK", 0.01)
     source = Scripted()
     async with Following(source, grace=30.0) as following:
         source.says(A)
         source.says()
         await following.until(lambda: following.discovery.status()[0].doubted is not None)
         following.now = 29.9
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.05)
         assert following.addresses == {A.address}
         following.now = 30.0
         await following.until(lambda: following.changes[-1].left == (A.address,))
@@ -123,7 +126,8 @@ async def test_too_large_an_answer_is_told_as_a_failure() -> None:
     assert "more than 1 endpoints; raise the limit" in logs[-1]["detail"]
 
 
-async def test_a_source_that_breaks_is_closed_and_opened_again() -> None:
+async def test_a_source_that_breaks_is_closed_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_FIRST_WAIT", 0.02)
     source = Scripted()
     with capture_logs() as logs:
         async with Following(source) as following:

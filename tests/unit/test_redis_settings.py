@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from redis import exceptions
 
 from extproc.config import RedisSettings
+from extproc.io import redis_guard
 from extproc.io.redis_check import AtKey, MissingPassword, cause, judge
 from extproc.io.redis_client import Login, make_client
 from extproc.io.redis_guard import Fuse, Guard, RedisResting, closing
@@ -137,7 +138,10 @@ class Deaf:
                     raise
 
 
-async def test_a_call_that_loses_its_cancellation_holds_nobody_beyond_the_deadline_and_ends_later() -> None:
+async def test_a_call_that_loses_its_cancellation_holds_nobody_beyond_the_deadline_and_ends_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_guard, "_AGAIN", 0.01)
     guard, deaf = Guard(0.01, Fuse(1, 60.0)), Deaf(loses=2)
     async with asyncio.timeout(30):
         with pytest.raises(exceptions.TimeoutError):
@@ -146,7 +150,10 @@ async def test_a_call_that_loses_its_cancellation_holds_nobody_beyond_the_deadli
         await deaf.ended.wait()
 
 
-async def test_who_is_cancelled_in_a_call_that_loses_cancellations_ends_at_once() -> None:
+async def test_who_is_cancelled_in_a_call_that_loses_cancellations_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_guard, "_AGAIN", 0.01)
     guard, deaf = Guard(60.0, Fuse(1, 60.0)), Deaf(loses=2)
     caller = asyncio.create_task(guard.call(deaf))
     await asyncio.sleep(0)

@@ -17,6 +17,7 @@ from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.scale_in import HALF, pick
 from extproc.io.scale_in_page import ScaleInPage
+from tests.examples import count_of
 
 #: Bytes and tokens of one piece of a prompt.
 PIECE, TOKENS = 4096, 1024
@@ -173,7 +174,7 @@ def _held(fleet: Fleet, number: int, pieces: list[int]) -> int:
 def test_the_one_that_is_picked_costs_little_more_than_the_least_when_conversations_go_on() -> None:
     """Twenty fleets; what is lost is counted conversation by conversation, by the index's word of who holds it."""
     over, below = [], []
-    for seed in range(20):
+    for seed in range(count_of(20, quick=10)):
         fleet, talks = lived_in(seed)
         (chosen,) = fleet.picked(1, now=2400.0)
         losses = [lost_by(fleet, talks, number) for number in range(6)]

@@ -6,7 +6,14 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
+from extproc.io import tasks
 from extproc.io.tasks import Supervisor, end_all
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who goes on is cancelled again soon."""
+    monkeypatch.setattr(tasks, "_AGAIN", 0.01)
 
 
 class Stubborn:
