@@ -297,3 +297,19 @@ def test_a_pair_takes_at_most_150_bytes(held: int) -> None:
     finally:
         tracemalloc.stop()
     assert used / len(index) <= 150
+
+
+def test_mentions_that_are_of_no_use_any_more_are_bounded_where_chains_are_used_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three of ten chains are used in each of 60 epochs: without a bound each slot would keep 15 epochs' mentions."""
+    monkeypatch.setattr("extproc.core.index._SLACK", 10)
+    index = index_of(10**6, 10**6)
+    for epoch in range(60):
+        now = epoch * 100.0  # an epoch is 1000 / 13 s
+        for number in (0, 1):
+            for key in range(epoch % 10, epoch % 10 + 3):
+                index.place(number, chain(*range(100 * key, 100 * key + 20), step=64), now)
+    for slot in index._slots.values():
+        assert sum(map(len, slot.hashes)) <= 2 * slot.count + 10 + 3 * 20, "and what the last epoch adds"
+        assert slot.stale >= sum(map(len, slot.hashes)) - slot.count

@@ -261,3 +261,21 @@ def test_any_sequence_leaves_the_books_sound_and_empty_at_the_end(
         assert (target.books.requests, target.books.tokens, target.books.pending) == (0, 0, 0.0)
         assert target.occupancy == target.kv_load == 0.0
     assert len(ledger) == 0
+
+
+@pytest.mark.parametrize(("ends", "left"), [(0.0, 1000.0), (0.25, 750.0), (1.0, 0.0), (9.0, 0.0)])
+@pytest.mark.parametrize("told", [False, True])
+def test_an_end_tells_what_was_left_of_the_only_prompt(ends: float, left: float, told: bool) -> None:
+    ledger, target = Ledger(), replica()
+    ledger.charge(1, target, 1000.0, 1200, 5.0, told=told)
+    assert ledger.release(1, 5.0 + ends) == pytest.approx(left)
+    books = target.books
+    assert (books.pending, books.awaits, books.floor, books.idle_at) == (0.0, 0, 0.0, 5.0 + ends)
+
+
+def test_an_end_tells_what_was_left_of_its_own_prompt_where_others_are_before_it() -> None:
+    ledger, target = Ledger(), replica()
+    ledger.charge(1, target, 1000.0, 1000, 0.0)
+    ledger.charge(2, target, 500.0, 500, 0.0)
+    assert ledger.release(2, 0.6) == pytest.approx(500.0), "0.4 s of the first are left"
+    assert ledger.release(1, 0.8) == pytest.approx(200.0)

@@ -78,3 +78,16 @@ def test_who_left_or_began_anew_is_told_of_as_such(change: str) -> None:
     running = dict(zip(world.column("replica")[1], world.column("running")[1], strict=True))
     assert running.get(first) is None
     assert [value for address, value in running.items() if address != first] == [2.0]
+
+
+def test_a_record_keeps_the_policy_and_the_shared_state_of_its_moment() -> None:
+    world = World()
+    world.decide(1.0)
+    world.pool.adopt("random", {}, version=4)
+    world.decide(2.0)
+    world.records.shared = "degraded"
+    world.decide(3.0)
+    told = [
+        (kept["policy"], kept["policy_version"], kept["shared"]) for kept in reversed(world.records.last(3))
+    ]
+    assert told == [("charged_cost", 0, "off"), ("random", 4, "off"), ("random", 4, "degraded")]
