@@ -27,6 +27,9 @@ POLICY_FAILED: Final = "policy_failed"
 #: Tokens of a prompt that can't come from the cache: the engine computes at least its last token.
 _LEAST_UNCACHED: Final = 1.0
 
+#: Tokens of a prompt, and the slots of the replicas that hold so many.
+Held = list[tuple[float, tuple[int, ...]]]
+
 
 class Decision:
     """Where a request goes and why: the numbers as they were, kept as columns and made readable on demand.
@@ -136,13 +139,15 @@ def weigh(
 ) -> Decision:
     """Choose a replica for a request, and charge nothing yet."""
     decision = sized(key, pool, prompt, now)
-    held = _held(pool, decision, prompt.chains) if prompt is not None else {}
+    held = _held(pool, decision, prompt.chains) if prompt is not None else []
+    outlook, is_open = pool.outlook, False
     candidates: Sequence[Replica]
     adapter = pool.adapters.of(prompt) if pool.adapters is not None else ""
     if only or adapter:
         candidates, decision.excluded, decision.trouble = _among(pool, held, only, adapter, rng, now)
-    elif pool.outlook.all_open(pool.replicas, now):
-        candidates = pool.replicas if pool.ring is None else pool.ring.reach(held, rng)
+    elif outlook.all_open(pool.replicas, now):
+        is_open = pool.ring is None
+        candidates = pool.replicas if pool.ring is None else pool.ring.reach(_by_slots(held), rng)
     else:
         candidates, decision.excluded, decision.trouble = _candidates(pool, held, rng, now)
     if not candidates:
@@ -150,18 +155,21 @@ def weigh(
     decision.candidates = candidates
     columns, holders = _column(pool, candidates, held)
     decision.columns = columns
-    decision.rho = rho = pool.rho(candidates, now)
+    is_crowded = outlook.is_crowded(pool.replicas)
+    decision.rho = rho = pool.rho(candidates, now) if is_crowded else pool.busy.rho(len(pool.replicas), now)
     half, tokens, output = 0.5 / pool.traits.prefill_doubling, float(decision.tokens), decision.output
     ask = Ask(candidates, columns, tokens, output, rho, now, prompt, half, decision.ratio, pool.index.fill)
     ask.holders = holders
-    ask.is_even = pool.outlook.is_even
-    ask.may_be_crowded = pool.outlook.is_crowded(pool.replicas)
+    ask.is_even = outlook.is_even
+    ask.may_be_crowded = is_crowded
     if pool.adapters is not None and adapter:
         ask.is_even = False  # nobody looked
         ask.extra = pool.adapters.costs(candidates, adapter, output, now)
+    if is_open and ask.is_even:
+        ask.whole = outlook
     choice = _choose(pool, ask, picks, rng, decision)
     if pool.domains.matter:
-        choice = choice._replace(order=pool.domains.spread(choice.order, candidates, choice.scores))
+        choice.order = pool.domains.spread(choice.order, candidates, choice.scores)
     decision.choice = choice
     decision.reason = choice.reason
     order = choice.order
@@ -227,9 +235,7 @@ def moved(decision: Decision, replica: Replica, ledger: Ledger, now: float) -> N
         ledger.move(decision.key, replica, work, now, told=decision.told)
 
 
-def _among(
-    pool: Pool, held: dict[int, float], only: Sequence[Addresses], adapter: str, rng: Rng, now: float
-) -> Found:
+def _among(pool: Pool, held: Held, only: Sequence[Addresses], adapter: str, rng: Rng, now: float) -> Found:
     """Replicas that may be chosen, of those in each of `only` that may serve an adapter ("" for none)."""
     among: Sequence[Replica] = pool.replicas
     if only:
@@ -239,7 +245,7 @@ def _among(
     if (
         pool.ring is not None and not only and pool.adapters.loading is None
     ):  # else few serve it, whoever holds it
-        among = pool.ring.reach(dict.fromkeys(pool.adapters.holders(adapter), 0.0) | held, rng)
+        among = pool.ring.reach(dict.fromkeys(pool.adapters.holders(adapter), 0.0) | _by_slots(held), rng)
     serving = pool.adapters.serving(among, adapter)
     found = usable(serving, rng, now)
     if serving is among:
@@ -249,58 +255,57 @@ def _among(
     return found._replace(excluded=[*found.excluded, *others])
 
 
-def _candidates(pool: Pool, held: dict[int, float], rng: Rng, now: float) -> Found:
+def _candidates(pool: Pool, held: Held, rng: Rng, now: float) -> Found:
     """Replicas that may be chosen, from a part of a large fleet where the policy is content with one."""
     ring = pool.ring
     if ring is not None:
-        found = usable(ring.reach(held, rng), rng, now)
+        found = usable(ring.reach(_by_slots(held), rng), rng, now)
         if found.replicas and not found.trouble:
             return found
     return usable(pool.replicas, rng, now)
 
 
-def _held(pool: Pool, decision: Decision, chains: Sequence[Chain]) -> dict[int, float]:
-    """Tokens of the prompt that replicas hold, by their slots; only those that hold some."""
-    ratio, tokens = decision.ratio, decision.tokens
-    held: dict[int, float] = {}
-    cached = 0.0
-    for chain in chains:
-        ends, found = chain.ends, {}
-        decision.holders = holders = pool.index.holders(chain.hashes)
+def _held(pool: Pool, decision: Decision, chains: Sequence[Chain]) -> Held:
+    """Tokens of the prompt that replicas hold, with the slots of those that hold so many; only who holds some."""
+    ratio, found, scales = decision.ratio, [], pool.feedback.scales if pool.feedback is not None else None
+    most = decision.tokens - _LEAST_UNCACHED if decision.tokens > _LEAST_UNCACHED else 0.0
+    if len(chains) == 1 and not scales:  # as nearly always
+        ends = chains[0].ends
+        decision.holders = holders = pool.index.holders(chains[0].hashes)
         for depth, slots in holders:
             cached = ends[depth - 1] * ratio
+            found.append((cached if cached < most else most, slots))
+        return found
+    each: dict[int, float] = {}
+    for chain in chains:  # of a batch those that hold some of a later prompt alone come later
+        decision.holders = holders = pool.index.holders(chain.hashes)
+        for depth, slots in holders:
+            cached = chain.ends[depth - 1] * ratio
             for slot in slots:
-                found[slot] = cached
-        if held:  # a batch; those that hold some of a later prompt alone come later
-            found = held | {slot: held.get(slot, 0.0) + more for slot, more in found.items()}
-        held = found
+                each[slot] = each.get(slot, 0.0) + cached
     if len(chains) > 1:
         decision.holders = None
-    if pool.feedback is not None:  # a replica that was found wrong counts for less
-        for slot, scale in pool.feedback.scales.items():
-            if slot in held:
-                held[slot] *= scale
-    most = tokens - _LEAST_UNCACHED if tokens > _LEAST_UNCACHED else 0.0
-    if cached > most or len(chains) > 1:  # nobody holds more of an only prompt than who came last
-        for slot, cached in held.items():
-            if cached > most:
-                held[slot] = most
-    return held
+    for slot, cached in each.items():
+        if scales:  # a replica that was found wrong counts for less
+            cached *= scales.get(slot, 1.0)
+        found.append((min(cached, most), (slot,)))
+    return found
 
 
-def _column(
-    pool: Pool, candidates: Sequence[Replica], held: dict[int, float]
-) -> tuple[list[float], list[int]]:
+def _by_slots(held: Held) -> dict[int, float]:
+    return {slot: cached for cached, slots in held for slot in slots}
+
+
+def _column(pool: Pool, candidates: Sequence[Replica], held: Held) -> tuple[list[float], list[int]]:
     """`held` in the candidates' order; and where, as nearly all is 0 in a large fleet, it may be more than that."""
     if candidates is pool.replicas:  # the whole fleet: only who holds some is looked at
-        column, places = [0.0] * len(candidates), pool.places
-        holders = []
-        for slot, cached in held.items():
-            place = places[slot]
-            column[place] = cached
-            holders.append(place)
+        column, places, holders = [0.0] * len(candidates), pool.places, []
+        for cached, slots in held:
+            for slot in slots:
+                holders.append(place := places[slot])
+                column[place] = cached
         return column, holders
-    get = held.get
+    get = _by_slots(held).get
     column = [get(replica.slot, 0.0) for replica in candidates]
     return column, [i for i, cached in enumerate(column) if cached]
 
@@ -323,7 +328,7 @@ def _is_sound(choice: Choice, count: int) -> bool:
 
     May raise for what has not even the shape of a choice.
     """
-    order, scores, reason, parts = choice
+    order, scores, reason, parts = choice.order, choice.scores, choice.reason, choice.parts
     has_scores = bool(scores)
     if has_scores and len(scores) != count:
         return False

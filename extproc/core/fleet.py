@@ -21,7 +21,7 @@ from extproc.core.lifecycle import (
     Lifecycle,
     WarmUp,
 )
-from extproc.core.outlook import NOWHERE, Outlook
+from extproc.core.outlook import NOWHERE, Load, Outlook
 from extproc.core.progress import Progress, begun, tells
 from extproc.core.sample import Sample
 from extproc.core.slow import Pace
@@ -189,8 +189,7 @@ class Replica:
         self.cost = cost_of(self.traits.costs.get(self.address, 1.0), self.traits.factor, sample)
         self.pace.observe(sample)
         if self._speeds.observe(sample, self.max_running):
-            self.prefill_speed = self._prefill.follow(self._speeds.prefill)
-            self.decode_speed = self._decode.follow(self._speeds.decode)
+            self._follow()
         self._headroom.update(sample, self.max_running)
         self.headroom, self.lean = self._headroom.score, self._headroom.lean
         self._count_strangers(sample)
@@ -219,9 +218,15 @@ class Replica:
         self.kv_tokens = kv_tokens if 0 < kv_tokens <= _MOST_TOKENS else self.kv_tokens
         self.max_running = max_running if 0 < max_running <= _MOST_RUNNING else self.max_running
         self._speeds.presume(prefill, decode)
-        self.prefill_speed = self._prefill.follow(self._speeds.prefill)
-        self.decode_speed = self._decode.follow(self._speeds.decode)
+        self._follow()
         self.recount()
+
+    def _follow(self) -> None:
+        """Bring the speeds up to date with what was learned."""
+        before, self.prefill_speed = self.prefill_speed, self._prefill.follow(self._speeds.prefill)
+        self.decode_speed = self._decode.follow(self._speeds.decode)
+        if self.prefill_speed != before:
+            self._outlook.changed()
 
     @property
     def estimates(self) -> tuple[float, float]:
@@ -321,8 +326,13 @@ class Replica:
         """Requests on it: own books (exact at once), and what telemetry shows beyond them (other senders)."""
         return self.occupancy * self.max_running
 
+    @property
+    def load(self) -> Load:
+        """What is on it now."""
+        return self.books.idle_at, self.books.floor, self.context, self.prefill_speed
+
     def recount(self) -> None:
-        """Bring `occupancy` and `kv_load` up to date; call it when the books or the sample changed.
+        """Bring `occupancy`, `kv_load` and what the outlook keeps up to date, when books, sample or speed changed.
 
         They change with one replica at a time and are read for all of them at every decision.
         """
@@ -339,6 +349,7 @@ class Replica:
             self._outlook.crowding()
         if (place := self.place) != NOWHERE:
             self._outlook.in_flight[place] = requests
+            self._outlook.loads[place] = books.idle_at, books.floor, context, self.prefill_speed
 
     def learn(self, work: float, seconds: float) -> None:
         """It did so much prompt work (core/cost.py) in so many seconds: learn `prefill_speed` from it.
@@ -347,7 +358,7 @@ class Replica:
         """
         if work >= _LEARN_SECONDS * self.prefill_speed:
             self._speeds.computed(work, seconds)
-            self.prefill_speed = self._prefill.follow(self._speeds.prefill)
+            self._follow()
 
     def failed(self, reason: str, now: float) -> None:
         """A scrape failed; `reason` as the collector words it."""

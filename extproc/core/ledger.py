@@ -108,6 +108,7 @@ class Ledger:
             work, seconds = entry[0].books.prompt_done(key, now, seen)
             if seconds > 0:
                 entry[0].learn(work, seconds)
+            entry[0].recount()
             if self.listener is not None:
                 self.listener.first_token(key)
 

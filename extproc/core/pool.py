@@ -371,6 +371,7 @@ class Pool:
         self.outlook.changed()
         self.places = {replica.slot: place for place, replica in enumerate(replicas)}
         self.outlook.in_flight = [replica.books.requests for replica in replicas]
+        self.outlook.loads = [replica.load for replica in replicas]
         for place, replica in enumerate(replicas):
             replica.place = place
         policies = [self.policy, *([self.shadow.policy] if self.shadow else [])]

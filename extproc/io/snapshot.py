@@ -138,10 +138,11 @@ def _restored(said: PoolForm, rng: random.Random) -> Pool:
         pool.shadow = Shadow(said.shadow.name, said.shadow.settings, rng)
     pool.policy_version = said.policy_version
     pool.busy = _Known(said.rho)
-    for replica in said.replicas:
-        if pool.get(replica.replica) is not None:
-            raise ValueError(f"pool {said.name!r} has a replica twice")
-        _fill(pool.join(replica.replica, 0.0), replica)
+    with pool.at_once():
+        for replica in said.replicas:
+            if pool.get(replica.replica) is not None:
+                raise ValueError(f"pool {said.name!r} has a replica twice")
+            _fill(pool.join(replica.replica, 0.0), replica)
     return pool
 
 

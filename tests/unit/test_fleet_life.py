@@ -1,5 +1,6 @@
 """Lives of a whole fleet: whatever happens in whatever order, states stay legal and the books add up."""
 
+import math
 import random
 
 from hypothesis import settings
@@ -206,11 +207,13 @@ class Lives(RuleBasedStateMachine):
         assert outlook.all_open(replicas, self.now) == (0 < len(replicas) == len(open_ones))
         assert outlook.is_even == all(replica.bias == 1.0 for replica in replicas)
         assert outlook.is_crowded(replicas) == any(replica.crowded for replica in replicas)
+        assert outlook.fastest == max([r.prefill_speed for r in replicas], default=math.inf)
 
     @invariant()
     def what_records_copy_is_what_the_books_say(self) -> None:
-        in_flight = [replica.books.requests for replica in self.pool.replicas]
-        assert self.pool.outlook.in_flight == in_flight
+        replicas = self.pool.replicas
+        assert self.pool.outlook.in_flight == [replica.books.requests for replica in replicas]
+        assert self.pool.outlook.loads == [replica.load for replica in replicas]
 
     @invariant()
     def books_are_those_of_the_open_exchanges(self) -> None:

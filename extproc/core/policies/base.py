@@ -1,9 +1,11 @@
 """What a policy is asked, what it answers, and the parts all of them share."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from extproc.core.fleet import Replica
+from extproc.core.outlook import Outlook
 from extproc.core.prompt import TOKENS_PER_BYTE, Prompt
 
 
@@ -32,6 +34,8 @@ class Ask:
         fill: slot of a replica -> share of its cache that is believed taken, 0..1.
         is_even: whether it is known that every candidate has the bias 1; False when nobody looked.
         may_be_crowded: False where it is known that none is (`Replica.crowded`); True when nobody looked.
+        whole: what is kept of the fleet, where the candidates are all of it, in its order, and `is_even` holds; else
+            None. Its `loads` are theirs.
         extra: seconds each candidate costs on top, whatever the policy finds (core/adapters.py); None for none.
         holders: where in `cached` there is more than 0, in any order; None when nobody looked.
     """
@@ -51,6 +55,7 @@ class Ask:
         "replicas",
         "rho",
         "tokens",
+        "whole",
     )
 
     def __init__(
@@ -78,21 +83,37 @@ class Ask:
         self.fill = fill
         self.is_even = False
         self.may_be_crowded = True
+        self.whole: Outlook | None = None
         self.extra: Sequence[float] | None = None
         self.holders: Sequence[int] | None = None
 
 
-class Choice(NamedTuple):
+class Choice:
     """A policy's answer: candidates' indices, best first, with the scores behind it.
 
     `order` has at least one entry. `scores` is a column over the candidates (lower is better) or empty;
     `parts` names further columns for the record, e.g. {"backlog": [...]} in seconds.
     """
 
-    order: list[int]
-    scores: Sequence[float]
-    reason: str
-    parts: dict[str, Sequence[float]]
+    __slots__ = ("_parts", "_scores", "order", "reason")
+
+    def __init__(
+        self, order: list[int], scores: Sequence[float], reason: str, parts: dict[str, Sequence[float]]
+    ) -> None:
+        self.order = order
+        self.reason = reason
+        self._scores = scores
+        self._parts = parts
+
+    @property
+    def scores(self) -> Sequence[float]:
+        """A column over the candidates, or empty."""
+        return self._scores
+
+    @property
+    def parts(self) -> dict[str, Sequence[float]]:
+        """Further columns by name."""
+        return self._parts
 
 
 class Policy(Protocol):
@@ -113,9 +134,13 @@ def lowest(scores: Sequence[float], picks: int, rng: Rng, near: float = 0.0) -> 
     order = _places_of(ranked[:picks], scores)
     limit = ranked[0] + near
     if len(ranked) > 1 and ranked[1] <= limit:
-        ties = [i for i, score in enumerate(scores) if score <= limit]
-        return _led(ties[int(rng.random() * len(ties))], order, picks)
+        return drawn_first([i for i, score in enumerate(scores) if score <= limit], order, picks, rng)
     return order
+
+
+def drawn_first(ties: list[int], order: list[int], picks: int, rng: Rng) -> list[int]:
+    """One of `ties`, in rising order, by chance; then the others of `order`, the best first; `picks` in all."""
+    return _led(ties[int(rng.random() * len(ties))], order, picks)
 
 
 def led_by(first: int, scores: Sequence[float], picks: int) -> list[int]:
@@ -139,6 +164,20 @@ def _places_of(ranked: list[float], scores: Sequence[float]) -> list[int]:
 def _led(first: int, ranked: list[int], picks: int) -> list[int]:
     """`first`, then the others of `ranked`, which are `picks` at most."""
     return [first, *[i for i in ranked if i != first]][:picks]
+
+
+def best_of_less(order: list[int], scores: Sequence[float], cached: Sequence[float]) -> int | None:
+    """The best candidate that holds less of the prompt than `order[0]` does; None when all hold as much.
+
+    `order` goes on with the best of the others, so one of those few is nearly always it.
+    """
+    held = cached[order[0]]
+    for i in order[1:]:
+        if cached[i] < held:
+            return i
+    others = [score if less < held else math.inf for score, less in zip(scores, cached, strict=True)]
+    best = min(others)
+    return others.index(best) if best < math.inf else None
 
 
 def biased(costs: list[float], ask: Ask, rng: Rng) -> list[float]:

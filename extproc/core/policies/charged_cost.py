@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from extproc.core.fleet import KV_FREE, Replica
-from extproc.core.policies.base import Ask, Choice, Rng, biased, led_by, lowest
+from extproc.core.policies.base import Ask, Choice, Rng, best_of_less, biased, led_by, lowest
 from extproc.core.policies.copies import Copies
+from extproc.core.policies.shortlist import shortlisted
 
 #: Float noise in a number of bytes, and in seconds of backlog.
 _EPSILON = 1e-6
@@ -57,8 +58,20 @@ class ChargedCost:
 
     def choose(self, ask: Ask, picks: int, rng: Rng) -> Choice:
         """The candidates with the least charged cost."""
-        charge = 1.0 + self.weight(ask.rho)
-        backlogs, costs = self._costs(ask, charge)
+        charge, decode = 1.0 + self.weight(ask.rho), self.decode_weight(ask.rho)
+        if ask.whole is not None and ask.holders and not ask.may_be_crowded and charge <= 1.0 + self.dry:
+            shortlist = shortlisted(ask, ask.whole, ask.holders, charge, decode, picks, self.near, rng)
+            if shortlist is not None:
+                found = shortlist.best_of_less(ask.cached) if self.copy else None
+                if found is not None:
+                    home, mine, other, theirs = found
+                    if self._pays(ask, home, mine, charge, other, theirs, charge):
+                        shortlist.copied(other, picks)
+                return shortlist
+        return self._chosen_of_all(ask, charge, decode, picks, rng)
+
+    def _chosen_of_all(self, ask: Ask, charge: float, decode: float, picks: int, rng: Rng) -> Choice:
+        backlogs, costs = self._costs(ask, charge, decode)
         scores = costs if ask.is_even and ask.extra is None else biased(costs, ask, rng)
         order = lowest(scores, picks, rng, self.near)
         parts: dict[str, Sequence[float]] = {"backlog": backlogs}
@@ -70,7 +83,7 @@ class ChargedCost:
                 return Choice(led_by(other, scores, picks), scores, "copied", parts)
         return Choice(order, scores, "least_cost", parts)
 
-    def _costs(self, ask: Ask, charge: float) -> tuple[list[float], list[float]]:
+    def _costs(self, ask: Ask, charge: float, decode: float) -> tuple[list[float], list[float]]:
         """Columns over the candidates: backlog, and the cost without the bias.
 
         One loop over plain attributes, as if nobody held any of the prompt: a pass for each part of the sum, or a
@@ -78,7 +91,6 @@ class ChargedCost:
         rule, comes after it.
         """
         now, tokens, half = ask.now, ask.tokens, ask.per_doubling
-        decode = self.decode_weight(ask.rho)
         whole = tokens * (1.0 + tokens * half)  # of which what is cached is saved
         speed = seconds = math.nan  # mostly all have the same speed
         backlogs: list[float] = []
@@ -149,31 +161,43 @@ class ChargedCost:
     def _copied(
         self, ask: Ask, charge: float, scores: Sequence[float], order: list[int], backlogs: Sequence[float]
     ) -> int | None:
-        """The replica that this request should make a copy on, of what it would find at `order[0]`; None for none.
-
-        The rent is how much less there is to do on the best replica that holds less of the prompt.
-        """
-        home, cached = order[0], ask.cached
-        other = _best_of_less(order, scores, cached)
-        if other is None or ask.prompt is None:
+        """The replica that this request should make a copy on, of what it would find at `order[0]`; None for none."""
+        home = order[0]
+        other = best_of_less(order, scores, ask.cached)
+        if other is None:
             return None
-        there, here = ask.replicas[other], ask.replicas[home]
-        charged_there = charged_here = charge
+        here = there = charge
         if 1.0 + self.dry < charge:
-            charged_there = self._charge(there, backlogs[other], charge)
-            charged_here = self._charge(here, backlogs[home], charge)
-        tokens, half, held, less = ask.tokens, ask.per_doubling, cached[home], cached[other]
-        price = charged_there * ((tokens - less) * (1.0 + (tokens + less) * half) / there.prefill_speed)
-        price -= charged_here * ((tokens - held) * (1.0 + (tokens + held) * half) / here.prefill_speed)
-        rent = scores[home] + price - scores[other]
+            here = self._charge(ask.replicas[home], backlogs[home], charge)
+            there = self._charge(ask.replicas[other], backlogs[other], charge)
+        pays = self._pays(ask, home, scores[home], here, other, scores[other], there)
+        return other if pays else None
+
+    def _pays(
+        self, ask: Ask, home: int, mine: float, charge: float, other: int, theirs: float, charged_there: float
+    ) -> bool:
+        """Whether this request should make a copy at `other`, which holds less, of what it would find at `home`.
+
+        Of each its score, and what is charged there for a second of work. The rent is how much less there is to do
+        at `other`.
+        """
+        if ask.prompt is None:
+            return False
+        replica = ask.replicas[other]
+        tokens, half, held, less = ask.tokens, ask.per_doubling, ask.cached[home], ask.cached[other]
+        price = charged_there * ((tokens - less) * (1.0 + (tokens + less) * half) / replica.prefill_speed)
+        price -= charge * (
+            (tokens - held) * (1.0 + (tokens + held) * half) / ask.replicas[home].prefill_speed
+        )
+        rent = mine + price - theirs
         if rent <= 0:
-            return None
+            return False
         chain = ask.prompt.chains[0]
-        depth = bisect_right(chain.ends, cached[other] / ask.ratio + _EPSILON)
+        depth = bisect_right(chain.ends, less / ask.ratio + _EPSILON)
         if depth >= len(chain.hashes):
-            return None
-        price *= self.copy * (1.0 + ask.fill(there.slot))
-        return other if self._copies.pays(chain.hashes[depth], rent, price, ask.now) else None
+            return False
+        price *= self.copy * (1.0 + ask.fill(replica.slot))
+        return self._copies.pays(chain.hashes[depth], rent, price, ask.now)
 
     def _pressed(self, replica: Replica, output: float) -> float:
         """Seconds charged where sequences must wait for a running slot, and for KV above 80 %."""
@@ -190,17 +214,3 @@ def backlogs_of(replicas: Sequence[Replica], now: float) -> list[float]:
     """Seconds of prompt work still ahead on each replica, by own books."""
     every = [replica.books for replica in replicas]
     return [left if (left := books.idle_at - now) > books.floor else books.floor for books in every]
-
-
-def _best_of_less(order: list[int], scores: Sequence[float], cached: Sequence[float]) -> int | None:
-    """The best candidate that holds less of the prompt than `order[0]` does; None when all hold as much.
-
-    `order` goes on with the best of the others, so one of those few is nearly always it.
-    """
-    held = cached[order[0]]
-    for i in order[1:]:
-        if cached[i] < held:
-            return i
-    others = [score if less < held else math.inf for score, less in zip(scores, cached, strict=True)]
-    best = min(others)
-    return others.index(best) if best < math.inf else None
