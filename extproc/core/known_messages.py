@@ -18,7 +18,7 @@ import msgspec
 import orjson
 from xxhash import xxh3_64_intdigest as _xxh3
 
-from extproc.core.prefix import CHUNK
+from extproc.core.prefix import CHUNK, State
 from extproc.core.prompt import Chain
 from extproc.core.script import script_of, text_of
 
@@ -31,9 +31,10 @@ _CHAINS: Final = 64
 #: Most hashes kept, a KiB of text each, and most heads: 64 MiB of text in some 10 MiB of memory.
 _MOST_HASHES: Final = 65_536
 _MOST_HEADS: Final = 4096
-#: How often what begins with a head is learned beyond the times that it was then found: texts that begin alike and
-#: never come again would be learned each time.
+#: How often what begins with a head is learned, and once more for so many times that such was found: texts that
+#: begin alike and never come again would be learned each time.
 _PATIENCE: Final = 2
+_FINDS: Final = 4
 #: Where messages begin; looked for in a body's first bytes alone.
 _BEGIN: Final = re.compile(rb'"messages"\s{0,4}:\s{0,4}\[')
 _NEAR: Final = 1024
@@ -53,8 +54,6 @@ class _Raws(msgspec.Struct):
 
 _RAWS: Final = msgspec.json.Decoder(_Raws)
 
-#: Hash and size that a chain has come to.
-State = tuple[int, int]
 #: Characters of a text, and the class of its script.
 Script = tuple[int, str]
 
@@ -92,6 +91,13 @@ class _Head:
         self.stretches: list[Stretch] = []
         self.found = self.learned = 0
 
+    def hit(self, stretch: Stretch) -> None:
+        """One was found, and goes last."""
+        self.found += 1
+        if stretch is not self.stretches[-1]:
+            self.stretches.remove(stretch)
+            self.stretches.append(stretch)
+
 
 def script_told(text: str) -> Script:
     """What is kept of a text to tell a chat's script."""
@@ -112,9 +118,8 @@ class Skipped:
         self.stretches = stretches
         self.count = sum([stretch.count for stretch in stretches])
 
-    def write(self, start: int, hashes: list[int], ends: list[int]) -> State:
-        """Write them as the first of a chat's chain. Raises OtherChainError where that is not known."""
-        state = start, 0
+    def write(self, state: State, hashes: list[int], ends: list[int]) -> State:
+        """Write them to a chain that has come to `state`. Raises OtherChainError where that is not known."""
         for stretch in self.stretches:
             chain = stretch.chains.get(state)
             if chain is None:
@@ -229,7 +234,7 @@ class KnownMessages:
                 found.again = self._again(key, head)
                 break
             self._kept.move_to_end(key)
-            head.found += 1  # type: ignore[union-attr]  # it has the stretch
+            head.hit(stretch)  # type: ignore[union-attr]  # it has the stretch
             found.stretches.append(stretch)
             at, context = stop, stretch.digest
         found.stop, found.context = at, context
@@ -238,7 +243,7 @@ class KnownMessages:
     def _again(self, key: int, head: _Head | None) -> bool:
         """Whether what has this head, and was not found, is worth learning."""
         if head is not None:
-            return head.learned < head.found + _PATIENCE
+            return head.learned < head.found // _FINDS + _PATIENCE
         if key in self._noted:
             del self._noted[key]
             return True
@@ -247,14 +252,14 @@ class KnownMessages:
             self._noted.popitem(last=False)
         return False
 
-    def learn(self, found: Found, messages: Sequence[Any], start: int, chain: Chain) -> None:
+    def learn(self, found: Found, messages: Sequence[Any], start: State, chain: Chain) -> None:
         """Keep what is not known yet of a body's plain messages.
 
         Args:
             found: what is.
             messages: all of the body, or those behind the known ones.
-            start: where the chain starts.
-            chain: of these messages alone: `Skipped.write`, and then `prefix.write_plain`.
+            start: what the chain had come to before the first message.
+            chain: of the messages, the known ones too.
         """
         at, context = found.stop, found.context
         done = upto = sum([stretch.hashes for stretch in found.stretches])
@@ -274,8 +279,8 @@ class KnownMessages:
             self._keep(key, stretch)
             at, context, texts, done = stop, stretch.digest, [], upto
 
-    def learn_other(self, found: Found, start: int, chain: Chain) -> None:
-        """Keep what messages that are known come to in another chain, that of the whole body."""
+    def learn_other(self, found: Found, start: State, chain: Chain) -> None:
+        """Keep what messages that are known come to in another chain: `start` and `chain` as for `learn`."""
         done = 0
         for stretch in found.stretches:
             state, upto = _state(chain, done, start), done + stretch.hashes
@@ -313,9 +318,9 @@ def _kept_of(stretch: Stretch) -> int:
     return stretch.hashes * len(stretch.chains)
 
 
-def _state(chain: Chain, done: int, start: int) -> State:
+def _state(chain: Chain, done: int, start: State) -> State:
     """What a chain that begins at `start` has come to with its first `done` hashes."""
-    return (chain.hashes[done - 1], chain.ends[done - 1]) if done else (start, 0)
+    return (chain.hashes[done - 1], chain.ends[done - 1]) if done else start
 
 
 def _part(chain: Chain, begin: int, stop: int) -> Chain:

@@ -137,6 +137,18 @@ def test_an_alias_and_its_model_have_one_chain(known: KnownMessages) -> None:
     assert read(body, limits) == plainly(body, limits)
 
 
+def test_messages_behind_tools_are_known_too(known: KnownMessages) -> None:
+    def agent(*messages: Any, tool: str = "a") -> bytes:
+        tools = [{"type": "function", "function": {"name": tool, "description": "what it does " * 200}}]
+        return chat(*messages, tools=tools, n=2, reasoning_effort="low")
+
+    taught(agent(said(1), said(2)))
+    for body in (agent(said(1), said(2), said(3)), agent(said(1), said(2), tool="b"), chat(said(1), said(2))):
+        assert skipped_now(known, body) == 2
+        assert [read(body) for _ in range(3)] == [plainly(body)] * 3
+    assert known.size == 7  # two messages in three chains, and a third in one
+
+
 PLAIN = chat(said(1), said(2))
 BEHIND = PLAIN.index(b'{"role"') + len(json.dumps([said(1), said(2)])) - 2
 

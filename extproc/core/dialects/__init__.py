@@ -132,7 +132,7 @@ def _read_long(body: bytes | memoryview, limits: Limits) -> Prompt:
             other = True
         else:
             if found.again:
-                openai_chat.learn(_KNOWN, found, parsed, prompt, other=False)
+                openai_chat.learn(_KNOWN, found, parsed, prompt, limits, other=False)
             return prompt
     try:
         whole = orjson.loads(body)
@@ -140,7 +140,7 @@ def _read_long(body: bytes | memoryview, limits: Limits) -> Prompt:
         whole = _parsed_again(body, error)
     prompt = _told(openai_chat, whole, limits)
     if found is not None and (other or (found.again and not found.stretches)):
-        openai_chat.learn(_KNOWN, found, whole, prompt, other=other)
+        openai_chat.learn(_KNOWN, found, whole, prompt, limits, other=other)
     return prompt
 
 

@@ -42,9 +42,16 @@ def role_tag(role: object) -> int:
 
 
 def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> None:
-    """Write a list of chat messages; raises `Unreadable` when it is none, or empty."""
+    """Write a list of chat messages; raises `Unreadable` when it is none, or empty.
+
+    `known_messages.Skipped` may stand in the first messages' place; raises OtherChainError as that does.
+    """
     if type(messages) is not list or not messages:
         raise wrong_shape()
+    if type(messages[0]) is Skipped:
+        known, *messages = messages
+        writer.spend(known.count)
+        writer.known(known.write)
     if limits.roots and (first := _first_of_user(messages)):
         writer.messages(messages[:first], ROLES, lambda message: _write_message(writer, message, limits))
         writer.root = writer.length - 1
@@ -55,9 +62,7 @@ def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> Non
 def chain_of_messages(start: int, messages: object, limits: Limits) -> tuple[Chain, int]:
     """The chain of a chat that is its messages alone, and how many pictures are in it; errors as `write_messages`.
 
-    The same chain as a writer makes, of which there is one only where a message needs it: most chats need none.
-    `known_messages.Skipped` may stand in the first messages' place; raises OtherChainError as that does.
-    """
+    The same chain as a writer makes, of which there is one only where a message needs it: most chats need none."""
     if type(messages) is not list or not messages:
         raise wrong_shape()
     hashes: list[int] = []
@@ -66,7 +71,7 @@ def chain_of_messages(start: int, messages: object, limits: Limits) -> tuple[Cha
     if type(messages[0]) is Skipped:
         known = next(left)
         parts -= known.count - 1
-        hashed, size = known.write(start, hashes, ends)
+        hashed, size = known.write((start, 0), hashes, ends)
     if parts < 0:
         raise Unreadable("too_many_parts")
     hashed, size, odd = write_plain(left, ROLES, hashed, size, hashes, ends)

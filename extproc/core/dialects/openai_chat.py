@@ -15,9 +15,9 @@ from extproc.core.dialects.base import (
     start_of_model,
 )
 from extproc.core.dialects.content import chain_of_messages, write_list, write_messages
-from extproc.core.known_messages import Found, KnownMessages, OtherChainError, Skipped
+from extproc.core.known_messages import Found, KnownMessages, Skipped
 from extproc.core.prefix import ChainWriter, tag
-from extproc.core.prompt import Prompt
+from extproc.core.prompt import Prompt, chain_of
 from extproc.core.script import script_of_chat
 
 NAME = "openai_chat"
@@ -34,11 +34,16 @@ _RARE = NOT_PLAIN | _BEFORE_SET | {"n", "best_of"}
 
 def chat_writer(body: Body, limits: Limits) -> ChainWriter:
     """Documents, tools and messages of a body in OpenAI's chat form, written."""
+    writer = _before_messages(body, limits)
+    write_messages(writer, body.get("messages"), limits)
+    return writer
+
+
+def _before_messages(body: Body, limits: Limits) -> ChainWriter:
     writer = ChainWriter(start_of(body, limits), limits.max_parts)
     if not _BEFORE_SET.isdisjoint(body):
         for name, kind in _BEFORE.items():
             write_list(writer, kind, body.get(name), limits)
-    write_messages(writer, body.get("messages"), limits)
     return writer
 
 
@@ -47,34 +52,37 @@ def read(body: Body, limits: Limits) -> Prompt:
     messages: Any = body.get("messages")
     model = body.get("model")
     if limits.roots or type(model) is not str or len(model) > NAME_KEPT or not _RARE.isdisjoint(body):
-        if type(messages) is list and messages and type(messages[0]) is Skipped:
-            raise OtherChainError
         return _read_any(body, limits)
     chain, pictures = chain_of_messages(start_of_model(model), messages, limits)
-    known = messages[0]
-    script = known.script(messages[1:]) if type(known) is Skipped else script_of_chat(messages)
     most = body.get("max_tokens")
     if type(most) is not int or not 0 <= most <= MAX_OUTPUT or "max_completion_tokens" in body:
         most = output_limit(body, *_LIMITS)
     # By place, as one is made for every request: by name takes twice as long.
     return Prompt(
         NAME, "generate", model, "", [chain], chain.ends[-1], False, most, 1, body.get("stream") is True,
-        script, pictures,
+        _script(messages), pictures,
     )  # fmt: skip
 
 
-def learn(known: KnownMessages, found: Found, body: Body, prompt: Prompt, *, other: bool) -> None:
-    """Keep what there is to a chat's messages beyond what was `found`, as far as its chain is theirs alone.
+def _script(messages: list[Any]) -> str:
+    known = messages[0]
+    return known.script(messages[1:]) if type(known) is Skipped else script_of_chat(messages)
+
+
+def learn(
+    known: KnownMessages, found: Found, body: Body, prompt: Prompt, limits: Limits, *, other: bool
+) -> None:
+    """Keep what there is to a chat's messages beyond what was `found`.
 
     `other`: what is known of them belongs to another chain.
     """
-    if not prompt.model or len(prompt.model) > NAME_KEPT or not _RARE.isdisjoint(body):
-        return
-    messages, start, chain = body["messages"], start_of_model(prompt.model), prompt.chains[0]
+    before, messages, (hashes, ends) = _before_messages(body, limits), body["messages"], prompt.chains[0]
+    chain = chain_of(hashes[before.length :], ends[before.length :])
     if other:
-        known.learn_other(found, start, chain)
+        known.learn_other(found, before.state, chain)
     else:
-        known.learn(found, messages[1:] if type(messages[0]) is Skipped else messages, start, chain)
+        behind = messages[1:] if type(messages[0]) is Skipped else messages
+        known.learn(found, behind, before.state, chain)
 
 
 def _read_any(body: Body, limits: Limits) -> Prompt:
@@ -91,7 +99,7 @@ def _read_any(body: Body, limits: Limits) -> Prompt:
         max_output=output_limit(body, *_LIMITS),
         n=choices(body, "n", "best_of"),
         stream=body.get("stream") is True,
-        script=script_of_chat(body["messages"]),
+        script=_script(body["messages"]),
         media=writer.pictures,
         root=writer.root,
     )
