@@ -91,12 +91,10 @@ class _Head:
         self.stretches: list[Stretch] = []
         self.found = self.learned = 0
 
-    def hit(self, stretch: Stretch) -> None:
-        """One was found, and goes last."""
-        self.found += 1
-        if stretch is not self.stretches[-1]:
-            self.stretches.remove(stretch)
-            self.stretches.append(stretch)
+    def goes_last(self, stretch: Stretch) -> None:
+        """One was found that was not the last."""
+        self.stretches.remove(stretch)
+        self.stretches.append(stretch)
 
 
 def script_told(text: str) -> Script:
@@ -219,13 +217,13 @@ class KnownMessages:
         begun = _BEGIN.search(body, 0, _NEAR)
         if begun is None:
             return None
-        view = memoryview(body)
+        view, kept = memoryview(body), self._kept
         found = Found(view, begun.end())
         at, context, last = found.begin, found.context, len(view) - LEAST
         while at <= last:
             behind = at + LEAST
             key = _xxh3(view[at:behind], context)
-            head = self._kept.get(key)
+            head = kept.get(key)
             for stretch in head.stretches if head is not None else ():
                 stop = at + stretch.size
                 if _xxh3(view[behind:stop], key) == stretch.digest and stop <= len(view):
@@ -233,8 +231,11 @@ class KnownMessages:
             else:
                 found.again = self._again(key, head)
                 break
-            self._kept.move_to_end(key)
-            head.hit(stretch)  # type: ignore[union-attr]  # it has the stretch
+            assert head is not None, "it has the stretch"
+            head.found += 1
+            if stretch is not head.stretches[-1]:
+                head.goes_last(stretch)
+            kept.move_to_end(key)
             found.stretches.append(stretch)
             at, context = stop, stretch.digest
         found.stop, found.context = at, context
