@@ -149,11 +149,11 @@ class Found:
 
     __slots__ = ("again", "begin", "body", "context", "stop", "stretches")
 
-    def __init__(self, body: memoryview, begin: int) -> None:
-        self.body, self.begin = body, begin
-        self.stop, self.context = begin, _OWN
-        self.stretches: list[Stretch] = []
-        self.again = False
+    def __init__(
+        self, body: memoryview, begin: int, stop: int, context: int, stretches: list[Stretch], *, again: bool
+    ) -> None:
+        self.body, self.begin, self.stop = body, begin, stop
+        self.context, self.stretches, self.again = context, stretches, again
 
     def parsed(self) -> dict[str, Any] | None:
         """The body with a stand-in for the known messages, parsed; None where it can't be read so."""
@@ -213,13 +213,14 @@ class KnownMessages:
         self.size = 0
 
     def find(self, body: bytes | memoryview) -> Found | None:
-        """The messages that a body begins with; None where it has none, or not near its begin."""
+        """The messages that a body begins with; None where none is known, and what comes is not worth learning."""
         begun = _BEGIN.search(body, 0, _NEAR)
         if begun is None:
             return None
         view, kept = memoryview(body), self._kept
-        found = Found(view, begun.end())
-        at, context, last = found.begin, found.context, len(view) - LEAST
+        begin = at = begun.end()
+        context, last, again = _OWN, len(view) - LEAST, False
+        stretches: list[Stretch] = []
         while at <= last:
             behind = at + LEAST
             key = _xxh3(view[at:behind], context)
@@ -229,17 +230,16 @@ class KnownMessages:
                 if _xxh3(view[behind:stop], key) == stretch.digest and stop <= len(view):
                     break
             else:
-                found.again = self._again(key, head)
+                again = self._again(key, head)
                 break
             assert head is not None, "it has the stretch"
             head.found += 1
             if stretch is not head.stretches[-1]:
                 head.goes_last(stretch)
             kept.move_to_end(key)
-            found.stretches.append(stretch)
+            stretches.append(stretch)
             at, context = stop, stretch.digest
-        found.stop, found.context = at, context
-        return found
+        return Found(view, begin, at, context, stretches, again=again) if stretches or again else None
 
     def _again(self, key: int, head: _Head | None) -> bool:
         """Whether what has this head, and was not found, is worth learning."""

@@ -66,8 +66,7 @@ def taught(*bodies: bytes) -> None:
 def skipped(known: KnownMessages, body: bytes) -> int:
     """How many messages of a body are not parsed."""
     found = known.find(body)
-    assert found is not None
-    return sum(stretch.count for stretch in found.stretches)
+    return sum(stretch.count for stretch in found.stretches) if found is not None else 0
 
 
 def test_what_comes_for_the_third_time_is_not_parsed(known: KnownMessages) -> None:

@@ -60,7 +60,7 @@ def read(body: Body, limits: Limits) -> Prompt:
     # By place, as one is made for every request: by name takes twice as long.
     return Prompt(
         NAME, "generate", model, "", [chain], chain.ends[-1], False, most, 1, body.get("stream") is True,
-        _script(messages), pictures,
+        script_of_chat(messages) if type(messages[0]) is dict else _script(messages), pictures,
     )  # fmt: skip
 
 
