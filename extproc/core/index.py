@@ -86,7 +86,8 @@ class PrefixIndex:
         """Change what a slot may hold, in bytes; a smaller one evicts at once."""
         slot = self._slots[number]
         slot.capacity = capacity >> UNIT_SHIFT
-        self._shrink(slot)
+        if slot.size > slot.capacity:
+            self._shrink(slot)
 
     def remove_slot(self, number: int) -> None:
         """Forget everything a slot held. Unknown numbers are ignored."""
