@@ -100,10 +100,9 @@ class Call:
     def data(self, data: bytes, at: int, stop: int) -> int:
         """The next bytes of the body, `data[at:stop]`; returns how many are held until more come."""
         try:
-            assembly = self._assembly
-            if assembly is None and stop - at >= 5:
+            assembly, begin = self._assembly, at + 5
+            if assembly is None and begin <= stop:
                 flag, size = _prefix(data, at)
-                begin = at + 5
                 if size == stop - begin and not flag and size <= self.terms.most:  # the usual case
                     self.message(data[begin:stop])
                     return 0
