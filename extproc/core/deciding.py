@@ -67,6 +67,7 @@ class Deciding:
         ending: how it ended, once something was told of that.
         due: called with the time when its turn came; whoever set it calls `let_go`, and answers if it is not HELD on.
         opening: what its first message told.
+        response: what comes of the response; None where nothing of it was asked for.
         request_id: the id that the replica and the records know it by; "" before its first message.
         unread: its body while that is read beside; whoever does so calls `take_in`. None otherwise.
         waited: seconds that it was held.
@@ -75,8 +76,8 @@ class Deciding:
     """
 
     __slots__ = (
-        "_duplex", "_key", "_owed", "_response", "_steering", "_told", "admitted", "caller", "decision", "due",
-        "ending", "opening", "outcome", "request_id", "span", "state", "unread", "waited", "why",
+        "_duplex", "_key", "_owed", "_steering", "_told", "admitted", "caller", "decision", "due",
+        "ending", "opening", "outcome", "request_id", "response", "span", "state", "unread", "waited", "why",
     )  # fmt: skip
 
     def __init__(self, steering: Steering) -> None:
@@ -85,7 +86,7 @@ class Deciding:
         self.opening: Opening = _UNOPENED
         self.request_id = ""
         self._duplex: Duplex | None = None
-        self._response: Response | None = None
+        self.response: Response | None = None
         self._owed: Owed | None = None
         self.unread: Unread | None = None
         self.due: Callable[[float], None] = _nobody
@@ -183,7 +184,7 @@ class Deciding:
         at_headers = self.state == START or self._duplex is not None
         streams = prompt is not None and prompt.stream
         mark = observer.mark(steering, self._key) if streams and steering.identity is not None else ""
-        watched = bool(mark) or (streams and self._response is not None)  # its first token will be told
+        watched = bool(mark) or (streams and self.response is not None)  # its first token will be told
         only = self.opening.only
         self.decision = decision = steering.decide(prompt, pool, self._key, now, told=watched, only=only)
         if decision.replica is None:

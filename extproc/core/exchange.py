@@ -75,7 +75,7 @@ class Exchange(Bodied):
     @property
     def holding(self) -> bool:
         """Whether pieces of a response are on their way through the gateway, which alone can send them on."""
-        return self._response is not None and self._response.holding
+        return self.response is not None and self.response.holding
 
     def receive(self, data: bytes, now: float) -> Reply:
         """Take in one serialized ProcessingRequest. Never raises for what a peer sends."""
@@ -83,7 +83,7 @@ class Exchange(Bodied):
             return self._begin(data, now)
         if self.state == BODY and self._duplex is None and (body := envelope.whole_body(data)) is not None:
             return self._on_body(body, now)
-        is_end = data.startswith(clean_end.FIRST) and self.state == DECIDED and self._response is None
+        is_end = data.startswith(clean_end.FIRST) and self.state == DECIDED and self.response is None
         if is_end and (told := clean_end.read(data)) is not None:
             self._note(Ending.closed, told, now)
             return self._end_answer()
@@ -99,7 +99,7 @@ class Exchange(Bodied):
             return self._on_piece(message, kind, now)
         if kind in _TELLS:
             self._note(_TELLS[kind], message, now)
-        if self._response is not None and kind in _RESPONSE:
+        if self.response is not None and kind in _RESPONSE:
             return self._on_response(message, kind, now)
         if kind == "response_headers":
             return self._headers_answer(), False
@@ -132,8 +132,8 @@ class Exchange(Bodied):
         self.state = OVER
         if self.unread is not None:
             self.unread.body.free()
-        if self._response is not None and ending is not None:
-            self._response.left(ending)
+        if self.response is not None and ending is not None:
+            self.response.left(ending)
         if self._duplex is not None:
             self._duplex.drop()
         if steering.watched:
@@ -187,7 +187,7 @@ class Exchange(Bodied):
         self.opening, self.request_id = opening, name
         if opening.response_mode:  # NONE is 0
             rules, reading = self._steering.rules, self._steering.reading
-            self._response = Response(opening.response_mode, rules.response_body, reading)
+            self.response = Response(opening.response_mode, rules.response_body, reading)
         if whole is not None and (answer := self._answered(whole, now)) is not None:
             return answer
         if opening.alone:
@@ -225,7 +225,7 @@ class Exchange(Bodied):
 
     def _on_response(self, message: pb.ProcessingRequest, kind: str, now: float) -> Reply:
         """A message of a response whose body comes."""
-        response = self._response
+        response = self.response
         assert response is not None
         self.ending = self.ending or Ending()
         if kind == "response_headers":

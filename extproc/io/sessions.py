@@ -85,7 +85,7 @@ class ExchangeSession:
                 return self._wait(answer, began)
             self._settled = True
             self._watcher.settled(exchange, self._clock() - began)
-        return answer, close, self._settled and not exchange.holding
+        return answer, close, self._settled and (exchange.response is None or not exchange.holding)
 
     def receive_large(self, pieces: Pieces) -> tuple[Answer, bool, bool]:
         """As `receive`, of a large message in pieces, which are freed once they are needed no more."""

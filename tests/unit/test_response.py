@@ -317,7 +317,7 @@ def test_memory_of_a_stream_is_bounded_by_the_rule(kind: str) -> None:
     piece(exchange, b'{"x": "' if kind == "json" else b'data: {"x": "')
     for _ in range(16):
         piece(exchange, b"y" * 2**20)
-        response = exchange._response
+        response = exchange.response
         assert response is not None
         assert response.held <= 4096 + 512
 

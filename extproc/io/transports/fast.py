@@ -221,8 +221,9 @@ class _Exchange(Call):
         """Make the session, unless there are too many."""
         server: FastTransport = self.terms.server
         self._server = server
-        self._session: Session | None = None
+        self._session: Session | None
         if server.open >= server.max_streams:
+            self._session = None
             self.finish(grpc.RESOURCE_EXHAUSTED, "too many open streams")
             return
         self._session = session = server._sessions()
@@ -233,7 +234,6 @@ class _Exchange(Call):
         self._undecided = True
         #: Messages that came while an answer is owed; None while none is.
         self._kept: deque[bytes | Pieces] | None = None
-        self._before: list[tuple[Answer, bool]] | None = None
 
     def message(self, data: bytes) -> None:
         """Answer a message, or keep it."""
@@ -251,9 +251,13 @@ class _Exchange(Call):
             else:
                 self._send(answer)
         if settled:
+            server = self._server
             if self._undecided:
-                self._decided()
-            close = close or self._server.stopping
+                self._undecided = False
+                server.undecided -= 1
+            if server.stopping:
+                server.settled()
+                close = True
         if close:
             self.finish()
 
@@ -310,7 +314,7 @@ class _Exchange(Call):
         """Send what goes before the answer that is owed; what is pushed in this turn comes after it."""
         self._kept = deque()
         pushed: list[tuple[Answer, bool]] = []
-        self._before = pushed
+        self._before: list[tuple[Answer, bool]] | None = pushed
         self._session.answer_by(self._push)  # type: ignore[union-attr]
         self._before = None
         self._send(before)

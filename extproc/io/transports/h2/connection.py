@@ -287,12 +287,13 @@ class Connection(Control):
     def _whole(self, number: int, block: bytes, end: bool = False, fault: str = "") -> None:
         """A whole header block. It is decoded whatever becomes of it: the tables must stay alike."""
         head = self._blocks.kept.get(block) or self._blocks.head(block)
-        if number <= self.streams.last:
+        streams = self.streams
+        if number <= streams.last:
             self._trailers(number, head, end, fault)
             return
-        self.streams.last = number
+        streams.last = number
         if self.final:
-            self.streams.close(number, RESET)  # it came after our last GOAWAY: the peer tries elsewhere
+            streams.close(number, RESET)  # it came after our last GOAWAY: the peer tries elsewhere
             return
         fault = fault or head.request_fault
         if fault or (end and head.content_length):
