@@ -122,6 +122,7 @@ class World:
             b"/test/Echo": Echo,
             b"/test/Once": Upper,
             b"/test/Silent": Silent,
+            b"/test/Whole": Whole,
         }
         refusals: Refusals = self.shared.refusals
         self.shared.accept = Router(methods, Terms(self, self.most, refusals, self._later)).accept
@@ -177,6 +178,17 @@ class Silent(Echo):
 
     def half_closed(self) -> None:
         self.world.events.append(("half_closed",))
+
+
+class Whole(Echo):
+    """Takes no message in pieces, as the gateway where bodies are of usual size; fails with one that says so."""
+
+    large = grpc.NEVER
+
+    def message(self, data: bytes) -> None:
+        if data.endswith(b"fail"):
+            raise ValueError("as it was told to")
+        super().message(data)
 
 
 class Upper(Unary):
