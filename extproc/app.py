@@ -145,7 +145,8 @@ class Gateway:
             ],
             shared_why=lambda: self.together.why,
         )
-        self.records.shared = self.shared()
+        if self.together.registry is not None:
+            self.records.shared = self.shared
 
     def _build_metrics(self) -> None:
         """Metrics that are read where they are asked for."""
@@ -230,7 +231,6 @@ class Gateway:
 
     def _tick(self) -> None:
         now = clock.monotonic()
-        self.records.shared = self.shared()
         for pool in self.steering.pools:
             gone = pool.tick(now)
             for address in gone:

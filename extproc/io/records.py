@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from extproc.core.admission.answers import REJECT, Answer, whole_seconds
@@ -63,7 +63,7 @@ class Records:
     """A ring of the last `size` exchanges that came to a decision.
 
     Attributes:
-        shared: how the shared state is ("off", "ok", "degraded"); whoever knows it writes it here.
+        shared: how the shared state is ("ok", "degraded"), asked at each decision; None where nothing is shared.
         count: records ever kept; the newest has this number, the one before it one less.
     """
 
@@ -73,7 +73,7 @@ class Records:
         self.count = 0
         #: By pool: the scene of these replicas since its outlook had this version.
         self._scenes: dict[str, tuple[Sequence[Replica], int, Scene]] = {}
-        self.shared = "off"
+        self.shared: Callable[[], str] | None = None
         #: Is told of the same exchanges while somebody records (io/recorder.py).
         self.recorder: Recorder | None = None
 
@@ -88,10 +88,11 @@ class Records:
             return
         pool, candidates = decision.pool, decision.candidates
         outlook, is_whole = pool.outlook, candidates is pool.replicas
+        shared = "off" if self.shared is None else self.shared()
         replicas, version, scene = self._scenes.get(pool.name, _NONE)
         # Replicas tell twice a second, and requests are many more. Another policy is another version too.
-        if replicas is not candidates or version != outlook.version or scene.shared != self.shared:
-            scene = Scene(pool.policy_name, pool.policy_version, self.shared, told_of(candidates))
+        if replicas is not candidates or version != outlook.version or scene.shared != shared:
+            scene = Scene(pool.policy_name, pool.policy_version, shared, told_of(candidates))
             if is_whole:
                 self._scenes[pool.name] = candidates, outlook.version, scene
         in_flight = outlook.in_flight.copy() if is_whole else in_flight_of(candidates)

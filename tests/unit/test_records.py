@@ -85,7 +85,7 @@ def test_a_record_keeps_the_policy_and_the_shared_state_of_its_moment() -> None:
     world.decide(1.0)
     world.pool.adopt("random", {}, version=4)
     world.decide(2.0)
-    world.records.shared = "degraded"
+    world.records.shared = lambda: "degraded"
     world.decide(3.0)
     told = [
         (kept["policy"], kept["policy_version"], kept["shared"]) for kept in reversed(world.records.last(3))
