@@ -186,8 +186,10 @@ class Belief:
             return UNTESTED
         if uses:
             self.capacity.hit(uses[-1][1])
-        trust = self.trust
-        trust.add(predicted, came)
+        trust = self.trust  # as `add` does
+        trust.predicted = trust.predicted * _KEEP + predicted
+        trust.came = trust.came * _KEEP + came
+        trust.count = trust.count * _KEEP + 1
         if self.scale != 1.0 or trust.came < self._limit * trust.predicted:
             self._rescale()
         return CAME
@@ -355,10 +357,12 @@ class Belief:
 
     # -- the engine's own counter ----------------------------------------------------------------------
 
-    def untold(self, predicted: float) -> None:
+    def untold(self, predicted: float, chain: Chain, now: float) -> None:
         """A prompt ended whose usage says nothing of its cached tokens; so many were predicted."""
         self.silence += 1
-        if self.silence == _SILENT:
+        if self.silence < _SILENT:
+            self.reuse.ended(chain, now, found=False)
+        elif self.silence == _SILENT:
             self.reuse.clear()
         if predicted >= _BLOCKS * self.block:
             self._counter.predict(predicted)

@@ -92,9 +92,11 @@ class Ending:
 
     def closed(self, told: clean_end.Told) -> None:
         """The response ended cleanly, and this came with it."""
-        self._attributes(told.attributes)
-        self.by, self.told = COMPLETE, told.attributes.well
-        self._filtered(*told.usage)
+        attributes, (usage, verdict) = told
+        self._attributes(attributes)
+        self.by, self.told = COMPLETE, attributes.well
+        if verdict != token_usage.ABSENT:
+            self._filtered(usage, verdict)
 
     def finished(self, usage: Usage | None, verdict: str) -> None:
         """The response came to its end, and this is what was found of its usage."""

@@ -87,7 +87,7 @@ class Feedback:
         prompt, replica = decision.prompt, decision.replica
         if prompt is None or replica is None:
             return
-        if ending is not None and _is_elsewhere(ending, replica):
+        if ending is not None and ending.served != replica.address and ending.served:
             self._compared.void(decision.key)
             _served_elsewhere(decision, ending.served, now)
         elif ending is not None and _never_computed(ending):
@@ -121,7 +121,7 @@ def unlearned(decision: "Decision", ending: Ending | None, now: float) -> None:
     prompt, replica, pool = decision.prompt, decision.replica, decision.pool
     if ending is None or prompt is None or replica is None:
         return
-    is_elsewhere = _is_elsewhere(ending, replica)
+    is_elsewhere = ending.served != replica.address and ending.served != ""
     if not is_elsewhere and not _never_computed(ending):
         return
     for chain, held in zip(prompt.chains, decision.before, strict=False):
@@ -130,10 +130,6 @@ def unlearned(decision: "Decision", ending: Ending | None, now: float) -> None:
             pool.on_forgot(replica.slot, chain.hashes[held:])
     if is_elsewhere:
         _served_elsewhere(decision, ending.served, now)
-
-
-def _is_elsewhere(ending: Ending, replica: "Replica") -> bool:
-    return bool(ending.served) and ending.served != replica.address
 
 
 def _served_elsewhere(decision: "Decision", served: str, now: float) -> None:
@@ -154,5 +150,5 @@ def _never_computed(ending: Ending) -> bool:
     """Whether the prompt reached no replica, or failed there before it was in the cache, as far as can be told."""
     if ending.unreached or (ending.uncomputed and not ending.reached):
         return True
-    refused = ending.status is not None and ending.status >= _ERROR
-    return ending.first_token is None and (refused or ending.by == UPSTREAM)
+    is_failed = (ending.status is not None and ending.status >= _ERROR) or ending.by == UPSTREAM
+    return is_failed and ending.first_token is None

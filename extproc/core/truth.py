@@ -288,8 +288,7 @@ class Truth:
             or not (0 < tokens < _MOST_TOKENS and 0 <= cached <= tokens)  # nor is NaN any number
             or not (belief.reported or belief.reports(cached))
         ):
-            belief.untold(said * prompt.ratio)
-            belief.reuse.ended(chain, now, found=False)
+            belief.untold(said * prompt.ratio, chain, now)
             return None
         belief.silence, each = 0, tokens / ends[-1]
         predicted, reach = said * each, ends[prompt.held if prompt.held < len(ends) else -1] * each

@@ -167,8 +167,9 @@ class Endings:
         if ending is None:
             ending = exchange.ending = Ending()
         ending.over = True
-        ending.unguessed(decision.prompt)
-        if ending.retried:
+        if ending.is_filters:
+            ending.unguessed(decision.prompt)
+        if ending.attempts != 1 and ending.retried:  # of nearly all there was one
             self._steering.retried(decision, ending, exchange.request_id, now)
         self._steering.learn(decision, ending, now)
         self._metrics.ended(exchange)
