@@ -131,9 +131,10 @@ def test_tokens_held_stand_with_their_replicas_in_the_whole_fleet_and_in_any_par
 ) -> None:
     pool = fleet(count)
     held = {slot: tokens for slot, tokens in held.items() if slot < count}
-    whole, places = _column(pool, pool.replicas, held)
+    groups = [(tokens, tuple(s for s in held if held[s] == tokens)) for tokens in set(held.values())]
+    whole, places = _column(pool, pool.replicas, groups)
     assert whole == [held.get(replica.slot, 0.0) for replica in pool.replicas]
     assert sorted(places) == [i for i, tokens in enumerate(whole) if tokens]
-    turned, places = _column(pool, pool.replicas[::-1], held)
+    turned, places = _column(pool, pool.replicas[::-1], groups)
     assert turned == whole[::-1]
     assert places == [i for i, tokens in enumerate(turned) if tokens]
