@@ -2,6 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
+
+#: Stands in a payload for a number that each request sent has for itself, so that none is a copy of another: texts
+#: that come again are the beginnings of conversations, as in use, and not whole requests.
+NUMBER = b"#000000000000#"
+_numbers = count()
+
+
+def numbered(payload: bytes) -> bytes:
+    """The payload with a number that no other has."""
+    return payload.replace(NUMBER, b"#%012d#" % next(_numbers), 1)
 
 
 def request(path: str, body: bytes) -> bytes:
@@ -57,7 +68,7 @@ class Load:
         if self._left == 0:
             return None
         self._left -= 1
-        return self._payloads[self._left % len(self._payloads)]
+        return numbered(self._payloads[self._left % len(self._payloads)])
 
     def answered(self, good: bool) -> None:
         """One answer came."""

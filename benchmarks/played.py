@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.http_load import numbered
 from benchmarks.server_cpu import payloads, upstream
 from extproc.config import parse
 from extproc.demo.processes import answers, free_port, program
@@ -69,7 +70,7 @@ class Open:
         due = time.monotonic()
         while (due := due + rng.expovariate(self._each)) < end > time.monotonic():
             await asyncio.sleep(max(due - time.monotonic(), 0))
-            writer.write(self.payload(rng))
+            writer.write(numbered(self.payload(rng)))
             head = await reader.readuntil(b"\r\n\r\n")
             size = re.search(rb"content-length: (\d+)", head)
             await reader.readexactly(int(size[1]) if size else 0)

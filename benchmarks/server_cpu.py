@@ -26,7 +26,7 @@ import orjson
 import uvloop
 import yaml
 
-from benchmarks.http_load import Load, request
+from benchmarks.http_load import NUMBER, Load, request
 from extproc.config import parse
 from extproc.demo.processes import Child, answers, free_port, program
 from extproc.demo.workload import text
@@ -73,7 +73,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def payloads(size: int, count: int = 300, path: str = "/v1/chat/completions") -> list[bytes]:
-    """Chat requests of about `size` bytes: 20 shared system prompts, two turns of their own."""
+    """Chat requests of about `size` bytes: 20 system prompts, two turns that a few share, a last one of their own."""
     rng = random.Random(3)
     systems = [text(rng, size // 2) for _ in range(20)]
     made = []
@@ -82,7 +82,7 @@ def payloads(size: int, count: int = 300, path: str = "/v1/chat/completions") ->
             {"role": "system", "content": rng.choice(systems)},
             {"role": "user", "content": text(rng, size // 6)},
             {"role": "assistant", "content": text(rng, size // 6)},
-            {"role": "user", "content": text(rng, size // 6)},
+            {"role": "user", "content": NUMBER.decode() + text(rng, size // 6)},
         ]
         made.append(request(path, orjson.dumps({"model": "m", "messages": messages, "max_tokens": 64})))
     return made
