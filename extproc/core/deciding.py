@@ -120,6 +120,8 @@ class Deciding:
         """The first piece of the answer was seen."""
         self.ending = self.ending or Ending()
         self.ending.first_token = now
+        if self.decision is not None:
+            self._steering.began(self.decision, self.ending.served, self.request_id, now)
 
     def _decide(
         self,

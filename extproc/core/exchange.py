@@ -219,7 +219,7 @@ class Exchange(Bodied):
         """Something told of the end; whoever served it is charged for it, and who failed it first is blamed."""
         ending = self.ending = self.ending or Ending()
         how(ending, told)
-        self._steering.served(self.decision, ending.served, now)
+        self._steering.served(self.decision, ending, now)
         if ending.retried:
             self._steering.retried(self.decision, ending, self.request_id, now)
 

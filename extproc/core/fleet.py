@@ -106,6 +106,7 @@ class Replica:
     Attributes:
         place: its place in the pool's list; NOWHERE while it is in none.
         failed_tries: tries of requests that it failed and others served.
+        passed_over: when the newest request was picked for it that Envoy sent elsewhere at once; -inf for none.
         share: 0..1, of the requests for which it is a candidate: below 1 while it warms up (L1) or is slow (L6).
         sample: the last one; None before the first.
         occupancy: sequences on it (running, waiting or sent) per running slot; above 1 some must wait.
@@ -127,8 +128,8 @@ class Replica:
         "_counted", "_decode", "_failures", "_headroom", "_outlook", "_prefill", "_progress", "_seen_beyond",
         "_shown", "_speeds", "_strangers", "address", "barred", "bias", "books", "breaker", "context", "cost",
         "crowded", "decode_speed", "failed_tries", "fresh_until", "headroom", "incarnation", "is_settled",
-        "kv_load", "kv_tokens", "lean", "life", "max_running", "occupancy", "pace", "place", "prefill_speed",
-        "sample", "share", "slot", "traits", "unheard",
+        "kv_load", "kv_tokens", "lean", "life", "max_running", "occupancy", "pace", "passed_over", "place",
+        "prefill_speed", "sample", "share", "slot", "traits", "unheard",
     )  # fmt: skip
 
     def __init__(
@@ -151,6 +152,7 @@ class Replica:
         self.life = Lifecycle(traits.warm_up, now, started)
         self.breaker = Breaker(traits.breaker)
         self.failed_tries = 0
+        self.passed_over = -math.inf
         self.pace = Pace()
         self.share = self.life.share(now)
         self.prefill_speed = traits.prefill_speed
@@ -294,9 +296,9 @@ class Replica:
         """Whether another gateway found it broken a moment ago, and this one knows nothing of it yet."""
         return now < self.breaker.wary_until and self.breaker.state == CLOSED
 
-    def doubt(self, until: float, now: float) -> None:
+    def doubt(self, until: float, now: float, said: float = math.inf) -> None:
         """Another gateway found it broken, and leaves it alone until then; in the past: it is well again."""
-        self.breaker.warn(until, now)
+        self.breaker.warn(until, now, said)
         self.refresh(now)
 
     @property
@@ -377,10 +379,20 @@ class Replica:
             self.breaker.sent(request_id, now)
             self.refresh(now)
 
-    def answered(self, request_id: str, status: int | None, retry_after: float | None, now: float) -> None:
-        """How a request ended there: an HTTP status, or None for a reset, no connection or a time-out."""
+    def answered(
+        self,
+        request_id: str,
+        status: int | None,
+        retry_after: float | None,
+        now: float,
+        picked: float = -math.inf,
+    ) -> None:
+        """How a request ended there: an HTTP status, or None for a reset, no connection or a time-out.
+
+        `picked`: when it was decided; -inf for unknown.
+        """
         said = verdict(status, retry_after)
-        if self.breaker.ended(request_id, said, now, retry_after) or said == "pushback":
+        if self.breaker.ended(request_id, said, now, retry_after, picked) or said == "pushback":
             self.refresh(now)
 
     def drain(self, cause: str, now: float, deadline: float | None = None) -> bool:

@@ -12,6 +12,7 @@ Pure: whoever sends asks for `batch`, and says `failed` when it could not be sen
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from extproc.core.breaker import CLOSED
 from extproc.core.fleet import Replica
 from extproc.core.holdings import engine_of
 from extproc.core.journal import (
@@ -101,7 +102,7 @@ class Outbox:
         self._relayed: list[Relayed] = []
         self._sampled: dict[tuple[str, str], tuple[Pool, Replica, Sample | None, str, float]] = {}
         self._forgotten: list[tuple[Engine, bytes]] = []
-        self._troubled: dict[Engine, float] = {}
+        self._troubled: dict[Engine, Replica] = {}
         self._leaving: dict[Engine, tuple[float, bool]] = {}
         self._held: dict[
             int, tuple[Pool, Prompt, float]
@@ -175,12 +176,12 @@ class Outbox:
         self._stir()
 
     def troubled(self, pool: Pool, replica: Replica, seconds: float) -> None:
-        """The breaker of a replica opened for so many seconds; 0: it closed. The newest word is told."""
+        """The breaker of a replica opened or closed; how it is when the batch is made is told."""
         engine = engine_of(pool, replica)
         if len(self._troubled) >= _ROWS and engine not in self._troubled:
             self.dropped["other"] += 1
             return
-        self._troubled[engine] = seconds
+        self._troubled[engine] = replica
         self._stir()
 
     def leaving(self, pool: Pool, replica: Replica, said: float, leaves: bool) -> None:
@@ -292,7 +293,12 @@ class Outbox:
             batch.sampled.append(
                 told(row, sample, age) if sample is not None else Sampled(row, age, failure=reason[:64])
             )
-        batch.troubled = [Troubled(rows.setdefault(e, len(rows)), s) for e, s in self._troubled.items()]
+        for engine, replica in self._troubled.items():
+            seconds = replica.breaker.rest(now)
+            if (
+                seconds or replica.breaker.state == CLOSED
+            ):  # else it waited too long: whoever likes may try by now
+                batch.troubled.append(Troubled(rows.setdefault(engine, len(rows)), seconds))
         self._troubled.clear()
         for engine, (said, leaves) in self._leaving.items():
             batch.leaving.append(Leaving(rows.setdefault(engine, len(rows)), max(now - said, 0.0), leaves))

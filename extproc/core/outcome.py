@@ -8,10 +8,12 @@ An entry comes for every request, so no more of it is opened than is learned fro
 are the same few bytes for nearly all, and what was made of them is kept.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import UInt32Value
 
@@ -32,6 +34,8 @@ _USAGE = token_usage.NAMESPACE.encode()
 _PUSHING = frozenset({429, 503})
 
 
+#: Seconds for which Envoy may keep an entry before it sends it (extproc/envoyconfig/bootstrap.py).
+_BATCH = 0.2
 #: Envoy's word for `max_stream_duration` (pools[].timeouts.total).
 _TOO_LONG = "max_duration_timeout"
 #: How Envoy's details begin where the client broke it off: an HTTP/2 reset, a connection closed.
@@ -58,6 +62,7 @@ class Ended(NamedTuple):
         verdict: what that record was like (core/usage/token_usage.py).
         code: HTTP status that the client got, whoever ended it; None when it got none.
         unsure: it was broken off, and nothing says by whom.
+        lasted: from its arrival until the answer's last byte was sent, a serialized Duration; empty for unknown.
     """
 
     replica: str
@@ -71,6 +76,17 @@ class Ended(NamedTuple):
     verdict: str = token_usage.ABSENT
     code: int | None = None
     unsure: bool = False
+    lasted: bytes = b""
+
+    def arrived(self, now: float) -> float:
+        """When the request came, on the clock of `now`, when this is told; -inf for unknown.
+
+        Too early by up to `_BATCH`, as the entry may have waited less.
+        """
+        if not self.lasted:
+            return -math.inf
+        lasted = _opened(Duration, self.lasted)
+        return now - _BATCH - lasted.seconds - lasted.nanos / 1e9
 
     @property
     def well(self) -> bool:
@@ -96,7 +112,8 @@ def read(data: bytes, asks: Callable[[str], bool] = lambda _request_id: True) ->
         common, response = entry.common_properties, entry.response
         request_id, metadata = entry.request.request_id, common.metadata
         # Who tells no times at all is not doubted.
-        cut = not common.time_to_last_downstream_tx_byte and bool(common.time_to_first_downstream_tx_byte)
+        lasted = common.time_to_last_downstream_tx_byte
+        cut = not lasted and bool(common.time_to_first_downstream_tx_byte)
         status, code, by_client, limited, unsure = _judged(
             response.response_code, common.response_flags, response.response_code_details, cut
         )
@@ -119,6 +136,7 @@ def read(data: bytes, asks: Callable[[str], bool] = lambda _request_id: True) ->
                 told.verdict,
                 code,
                 unsure,
+                lasted,
             ),
         )
 

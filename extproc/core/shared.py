@@ -215,7 +215,7 @@ class Shared(Holdings):
                 continue
             doubted = 1 + sum(other.is_doubted(now) for other in pool.replicas if other is not replica)
             if not row.seconds or 2 * doubted < len(pool.replicas):
-                replica.doubt(made + row.seconds, now)
+                replica.doubt(made + row.seconds, now, made)
 
     def _leave(self, batch: Batch, homes: list[Home], made: float) -> None:
         """Take in replicas' own words of whether they leave, which others heard."""

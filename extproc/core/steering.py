@@ -1,5 +1,6 @@
 """The gateway's mind: its pools, its ledger and its rules. One for a process; every exchange asks it."""
 
+import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from extproc.core.router import Router
 from extproc.core.routes import Route
 from extproc.core.subset import Subset
 from extproc.core.tracing import Traces
-from extproc.core.tries import failed
+from extproc.core.tries import failed, passed_over
 from extproc.core.usage.allowance import Allowance
 
 
@@ -168,15 +169,23 @@ class Steering:
             if pool.handover is not None and pool.handover.legs:
                 pool.handover.done(key, self.ledger, now)
 
-    def served(self, decision: Decision | None, address: str, now: float) -> None:
-        """Envoy tells that `address` answers an exchange, "" for unknown: it is charged there if it was not."""
+    def served(self, decision: Decision | None, ending: Ending, now: float) -> None:
+        """Envoy may have told who answers an exchange: it is charged there if it was not."""
         if decision is not None and decision.prefill is not None:
             self.prompt_done(decision.key, now)
+        address = ending.served
         if decision is None or decision.replica is None or address in ("", decision.replica.address):
             return
+        self.strayed(decision, ending)
         replica = decision.pool.get(address)
         if replica is not None:
             moved(decision, replica, self.ledger, now)
+
+    def strayed(self, decision: Decision, ending: Ending) -> None:
+        """Note whom Envoy did not even try, where an exchange's only try went elsewhere than to its first pick."""
+        if ending.attempts == 1 and ending.served:
+            for replica in passed_over(decision, self.rules.tries, ending.served):
+                replica.passed_over = max(replica.passed_over, decision.at)
 
     def consider(self, prompt: Prompt | None, pool: Pool, rng: Rng, now: float) -> Decision:
         """What would be decided now, with chance from `rng`; nothing is charged, placed or counted.
@@ -193,8 +202,11 @@ class Steering:
         finally:
             pool.policy = own
 
-    def answered(self, ended: Ended, now: float) -> None:
-        """A request ended at a replica: its breaker learns of it. Replicas nobody knows any more are ignored."""
+    def answered(self, ended: Ended, now: float, picked: float = -math.inf) -> None:
+        """A request ended at a replica: its breaker learns of it. Replicas nobody knows any more are ignored.
+
+        `picked`: when it was decided; -inf for unknown.
+        """
         address, silent = ended.replica, ended.silent
         for pool in self.pools:
             replica = pool.get(address)
@@ -202,20 +214,33 @@ class Steering:
                 continue
             if silent:
                 replica.breaker.cancelled(ended.request_id)
-            elif not replica.breaker.went_well(ended.status, now):
-                self._judge(pool, replica, ended.request_id, ended.status, ended.retry_after, now)
+            elif not replica.breaker.went_well(ended.status, picked, now):
+                before = replica.breaker.state
+                replica.answered(ended.request_id, ended.status, ended.retry_after, now, picked)
+                self._tell_of(pool, replica, before, now)
 
-    def succeeded(self, address: str, request_id: str, status: int, now: float) -> None:
+    def succeeded(self, address: str, request_id: str, status: int, picked: float, now: float) -> None:
         """As `answered`, of an answer that the replica at `address` gave to its end, and that was no error."""
         for pool in self.pools:
             replica = pool.get(address)
-            if replica is not None and not replica.breaker.went_well(status, now):
-                self._judge(pool, replica, request_id, status, None, now)
+            if replica is not None and not replica.breaker.went_well(status, picked, now):
+                before = replica.breaker.state
+                replica.answered(request_id, status, None, now, picked)
+                self._tell_of(pool, replica, before, now)
+
+    def began(self, decision: Decision, served: str, request_id: str, now: float) -> None:
+        """The first token came of an exchange that `served` answers, "" for unknown: its breaker learns of it."""
+        for pool in self.pools if served else ():
+            replica = pool.get(served)
+            if replica is not None and replica.breaker.began(request_id, decision.at, now):
+                replica.refresh(now)
+                self.on_breaker(pool, replica, 0.0)
 
     def retried(self, decision: Decision | None, ending: Ending, request_id: str, now: float) -> None:
         """Envoy tried an exchange again: breakers learn who failed it, as soon as that is told, and once.
 
         How is not told, so each such try is a failure like a broken connection, whatever the replica asked for.
+        Nor is when: it was soon after the exchange was decided, however late the news are.
         """
         if decision is None or ending.blamed or not ending.served or ending.attempts is None:
             return
@@ -226,20 +251,15 @@ class Steering:
             replica.failed_tries += 1
             for pool in self.pools:
                 known = pool.get(replica.address)
-                if known is not None:
-                    self._judge(pool, known, request_id, None, None, now)
+                if known is None:
+                    continue
+                before = known.breaker.state
+                if known.breaker.tried(request_id, decision.at, now):
+                    known.refresh(now)
+                self._tell_of(pool, known, before, now)
 
-    def _judge(
-        self,
-        pool: Pool,
-        replica: Replica,
-        request_id: str,
-        status: int | None,
-        retry_after: float | None,
-        now: float,
-    ) -> None:
-        before = replica.breaker.state
-        replica.answered(request_id, status, retry_after, now)
+    def _tell_of(self, pool: Pool, replica: Replica, before: str, now: float) -> None:
+        """Tell others of a breaker that opened or closed."""
         if replica.breaker.state != before and replica.breaker.state != HALF_OPEN:
             self.on_breaker(pool, replica, replica.breaker.rest(now))
 

@@ -6,7 +6,7 @@ first, as it travels on a stream of its own; it is kept for as long. Entries are
 exchanges have one id at a time, neither is told anything, since the log can't tell them apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -73,15 +73,15 @@ class Endings:
             if ending is None or ending.by == UNKNOWN:
                 self._wait(exchange, now)
                 return
-            self._known(exchange.request_id, ending, now)
+            self._known(exchange.request_id, ending, decision.at, now)
         self._done(exchange, now)
 
-    def _known(self, request_id: str, ending: Ending, now: float) -> None:
+    def _known(self, request_id: str, ending: Ending, picked: float, now: float) -> None:
         """Its stream told all. If even that, its breaker learns it here, as no entry may come."""
         learns = ending.told and request_id not in self._early
         self._close(request_id, now, learned=learns)
         if learns and ending.status is not None:
-            self._steering.succeeded(ending.served, request_id, ending.status, now)
+            self._steering.succeeded(ending.served, request_id, ending.status, picked, now)
 
     def _refused(self, exchange: Exchange, now: float) -> None:
         """It was never sent anywhere; its entry, which comes all the same, tells nothing new."""
@@ -99,6 +99,18 @@ class Endings:
     def learned(self, entry: Ended) -> bool:
         """Whether breakers learned already what an entry tells them: that a request ended well."""
         return self._closed.get(entry.request_id, _OPEN)[1] and entry.well
+
+    def heard(self, entries: Iterable[Ended], now: float) -> None:
+        """Entries of the access log came: breakers learn of all of them, and exchanges of theirs."""
+        for entry in entries:
+            if not (
+                self._closed.get(entry.request_id, _OPEN)[1] and entry.well
+            ):  # as `learned`, without the call
+                waiting = self._waiting.get(entry.request_id)
+                decision = waiting[0].decision if waiting is not None else None
+                picked = decision.at if decision is not None else entry.arrived(now)
+                self._steering.answered(entry, now, picked)
+            self.logged(entry, now)
 
     def logged(self, entry: Ended, now: float) -> None:
         """An entry of the access log; those of other gateways' requests are kept a little and forgotten."""
@@ -158,6 +170,9 @@ class Endings:
         self._metrics.log_entry("joined")
         exchange.ending = exchange.ending or Ending()
         exchange.ending.logged(entry)
+        decision = exchange.decision
+        if decision is not None and decision.order[0].address != exchange.ending.served:
+            self._steering.strayed(decision, exchange.ending)
         self._done(exchange, now, ended)
 
     def _done(self, exchange: Exchange, now: float, ended: float | None = None) -> None:

@@ -100,8 +100,4 @@ class Exchanges:
 
     def logged(self, data: bytes) -> None:
         """A message of Envoy's access log came."""
-        now = clock.monotonic()
-        for ended in outcome.read(data, self._endings.asks):
-            if not self._endings.learned(ended):
-                self._steering.answered(ended, now)
-            self._endings.logged(ended, now)
+        self._endings.heard(outcome.read(data, self._endings.asks), clock.monotonic())

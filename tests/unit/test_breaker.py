@@ -240,3 +240,111 @@ def test_it_never_locks_up(steps: list[tuple[str, str, float]]) -> None:
     for key in open_keys:
         breaker.cancelled(key)
     assert breaker.allows(now + 100.0), f"{breaker.state} for ever"
+
+
+def late(breaker: Breaker, *news: tuple[float, float]) -> list[str]:
+    """Tries that failed, each as (picked, told); the state after each."""
+    states = []
+    for number, (picked, told) in enumerate(news):
+        breaker.tried(f"late {number}", picked, told)
+        states.append(breaker.state)
+    return states
+
+
+def test_failed_tries_that_are_told_at_once_open_it_for_what_is_left_of_its_time() -> None:
+    """Picked at 10.0, 10.2 and 10.4, it opens for a second as of 10.4."""
+    breaker = Breaker(BreakerSettings())
+    assert late(breaker, (10.0, 10.5), (10.2, 10.7), (10.4, 10.9)) == [CLOSED, CLOSED, OPEN]
+    assert breaker.rest(10.9) == pytest.approx(0.5)
+    assert breaker.allows(11.4)
+
+
+def test_what_failed_so_long_ago_that_it_might_be_tried_again_by_now_opens_nothing() -> None:
+    breaker = Breaker(BreakerSettings())
+    assert late(breaker, (10.0, 20.0), (10.3, 20.3), (10.6, 20.6)) == [CLOSED] * 3
+    assert breaker.allows(20.6)
+
+
+def test_what_was_picked_before_an_answer_that_is_known_to_be_good_is_no_row() -> None:
+    breaker = Breaker(BreakerSettings())
+    breaker.went_well(200, 10.1, 10.2)
+    assert late(breaker, (10.0, 10.3), (10.0, 10.3), (10.0, 10.3), (10.0, 10.3)) == [CLOSED] * 4
+    assert late(breaker, (10.2, 10.4), (10.2, 10.4), (10.2, 10.4)) == [CLOSED, CLOSED, OPEN]
+
+
+def test_half_failing_at_once_is_found_though_answers_between_are_good() -> None:
+    """Of ten, four or more failed."""
+    breaker = Breaker(BreakerSettings())
+    for number in range(5):
+        breaker.went_well(200, 10.05 + number / 10, 10.1 + number / 10)
+        breaker.tried(str(number), 10.0 + number / 10, 10.15 + number / 10)
+    assert breaker.state == OPEN
+
+
+def test_one_that_goes_on_failing_is_opened_when_its_time_is_longer_than_the_news_are_late() -> None:
+    """Two requests a second, told 5 s late. Three in a row from 10.0: open as of 11.0 until 12.0, then from 12.0:
+    as of 13.0 until 15.0; from 15.0: as of 16.0 until 20.0; from 20.0: as of 21.0, told at 26.0, until 29.0."""
+    breaker, opened = Breaker(BreakerSettings()), None
+    for number in range(40):
+        picked = 10.0 + number / 2
+        if breaker.tried(str(number), picked, picked + 5.0):
+            opened = picked + 5.0
+            break
+    assert (opened, breaker.state) == (26.0, OPEN)
+    assert breaker.rest(26.0) == 3.0
+
+
+def test_with_news_later_than_its_longest_time_it_is_half_open_until_a_later_pick_was_answered_well() -> None:
+    """As above, told 10 s late: the fourth time, 21.0 to 29.0, is over when it is told at 31.0."""
+    breaker, now = Breaker(BreakerSettings()), 0.0
+    for number in range(23):
+        now = 20.0 + number / 2
+        assert breaker.state == CLOSED
+        breaker.tried(str(number), now - 10.0, now)
+    assert (now, breaker.state) == (31.0, HALF_OPEN)
+    assert not breaker.ended("old", SUCCESS, 31.5, picked=28.9)
+    assert breaker.state == HALF_OPEN
+    assert breaker.ended("later", SUCCESS, 39.0, picked=29.0)
+    assert breaker.state == CLOSED
+
+
+def test_late_news_of_what_was_picked_before_it_closed_again_open_nothing() -> None:
+    """Opened at 0.0 until 1.0, and closed by a probe: streams whose first try failed meanwhile end at 8.0."""
+    breaker = tripped()
+    breaker.allows(1.0)
+    breaker.sent("probe", 1.0)
+    breaker.ended("probe", SUCCESS, 1.1, picked=1.0)
+    assert late(breaker, *[(0.5, 8.0)] * 12) == [CLOSED] * 12
+
+
+def test_a_probe_whose_failure_is_told_late_opens_it_as_of_when_it_was_sent() -> None:
+    breaker = tripped()
+    breaker.allows(1.0)
+    breaker.sent("probe", 1.0)
+    assert breaker.tried("probe", 1.0, 2.5)
+    assert breaker.rest(2.5) == 0.5
+    breaker.allows(3.0)
+    breaker.sent("slow", 3.0)
+    breaker.tried("slow", 3.0, 13.0)  # four seconds as of 3.0
+    assert breaker.state == HALF_OPEN
+    assert breaker.allows(13.0), "nobody's verdict is waited for"
+
+
+def test_the_first_token_of_a_probe_closes_it() -> None:
+    breaker = tripped()
+    breaker.allows(1.0)
+    breaker.sent("probe", 1.0)
+    assert not breaker.began("another", 0.9, 1.2)
+    assert breaker.began("probe", 1.0, 1.3)
+    assert breaker.state == CLOSED
+
+
+def test_another_gateways_word_from_before_an_answer_that_is_known_to_be_good_counts_for_nothing() -> None:
+    breaker = Breaker(BreakerSettings())
+    breaker.went_well(200, 5.0, 6.0)
+    breaker.warn(9.0, 6.0, 4.0)
+    assert breaker.wary_until == 0.0
+    breaker.warn(9.0, 6.0, 5.5)
+    assert breaker.wary_until == 9.0
+    breaker.warn(4.0, 6.0, 4.0)
+    assert breaker.wary_until == 4.0, "that it is well again"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from google.protobuf import json_format
+from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -511,10 +512,7 @@ class Retried:
         self.world.endings.ended(exchange, now)
 
     def entry(self, entry: Ended, now: float = 1.1) -> None:
-        """As `Exchanges.logged`."""
-        if not self.world.endings.learned(entry):
-            self.world.steering.answered(entry, now)
-        self.world.endings.logged(entry, now)
+        self.world.endings.heard([entry], now)
 
     def told(self, request_id: str, how: str, now: float = 1.0) -> Replica:
         """One that another replica answered with 200, told by `how`; who failed it."""
@@ -593,6 +591,55 @@ def test_where_envoy_chose_by_itself_nobody_is_blamed(number: int, attempts: int
         it.over(exchange)
         assert it.failed_tries(first) is None
     assert [replica.breaker.state for replica in it.pool.replicas] == ["closed"] * 3
+
+
+def test_first_tries_that_failed_long_ago_are_counted_and_open_nothing() -> None:
+    """Streams of 10 s: what failed at 1.0 is told at 11.0, when a breaker opened then would let one try."""
+    it = Retried()
+    under_way = [it.exchange(f"id-{number}", now=1.0) for number in range(4)]
+    for exchange, _first, second in under_way:
+        exchange.receive(trailers(served=second, attempts=2).SerializeToString(), 11.0)
+        it.over(exchange, 11.0)
+    first = it.pool.replicas[0]
+    assert (first.breaker.state, it.failed_tries(first)) == ("closed", 4)
+
+
+@pytest.mark.parametrize("how", ["end", "entry", "entry of another gateway's"])
+def test_first_tries_that_failed_before_a_later_one_was_answered_open_nothing(how: str) -> None:
+    it = Retried()
+    under_way = [it.exchange(f"id-{number}", now=1.0) for number in range(3)]
+    well, first, _ = it.exchange("well", now=1.3)
+    lasted = Duration(nanos=100_000_000).SerializeToString()
+    entry = Ended(
+        first.address, "well", 200, None, False, 1, code=200, lasted=lasted
+    )  # it came at 1.4 or later
+    if how == "end":
+        well.receive(trailers(served=first.address).SerializeToString(), 1.4)
+    if how != "entry of another gateway's":
+        it.over(well, 1.4)
+    if how != "end":
+        it.entry(entry, 1.7)
+    for exchange, _first, second in under_way:
+        exchange.receive(trailers(served=second, attempts=2).SerializeToString(), 1.8)
+        it.over(exchange, 1.8)
+    assert (first.breaker.state, it.failed_tries(first)) == ("closed", 3)
+
+
+@pytest.mark.parametrize("how", ["end", "entry"])
+def test_whom_envoy_does_not_know_is_not_blamed_when_the_next_one_fails(how: str) -> None:
+    """The list is A, B, C. One that B answers at the first try shows that A was passed over; then B fails."""
+    it = Retried()
+    for number, attempts in enumerate((1, 2, 2, 2)):
+        exchange, _first, _ = it.exchange(f"id-{number}")
+        assert exchange.decision is not None
+        served = exchange.decision.order[attempts].address
+        if how == "end":
+            exchange.receive(trailers(served=served, attempts=attempts).SerializeToString(), 1.0)
+        it.over(exchange)
+        if how == "entry":
+            it.entry(Ended(served, f"id-{number}", 200, None, False, attempts, code=200))
+    assert sorted(it.failed_tries(replica) or 0 for replica in it.pool.replicas) == [0, 0, 3]
+    assert it.failed_tries(it.pool.replicas[0]) is None
 
 
 def test_a_replica_that_began_anew_is_not_blamed_for_what_it_was() -> None:

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from extproc.config import parse
+from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
 from extproc.core.fleet import Traits
 from extproc.core.handover import Handover, HandoverRules
@@ -48,6 +49,13 @@ def counts(steering: Steering) -> dict[str, int]:
     handover = steering.pools[0].handover
     assert handover is not None
     return {how: count for how, count in handover.counts.items() if count}
+
+
+def by(address):
+    """Told that the replica at `address` answers."""
+    ending = Ending()
+    ending.served = address
+    return ending
 
 
 def test_a_long_prompt_is_computed_apart_where_that_is_cheaper():
@@ -99,7 +107,7 @@ def test_the_prompt_is_charged_where_it_is_computed_and_the_answer_where_it_is_m
 def test_the_first_token_ends_the_prompts_charge_and_the_end_ends_the_rest():
     steering = made()
     decision = decide(steering, 2000)
-    steering.served(decision, decision.replica.address, 1.0)  # its response began
+    steering.served(decision, by(decision.replica.address), 1.0)  # its response began
     assert [r.books.requests for r in (decision.prefill.replica, decision.replica)] == [0, 1]
     steering.learn(decision, None, 2.0)
     steering.ledger.release(decision.key, 2.0)
@@ -113,7 +121,7 @@ def test_another_replica_that_answers_finds_the_prompt_computed():
     steering = made()
     decision = decide(steering, 2000)
     other = decision.order[1]
-    steering.served(decision, other.address, 0.5)
+    steering.served(decision, by(other.address), 0.5)
     assert (decision.replica.books.requests, other.books.requests) == (0, 1)
     assert other.books.backlog(0.5, other.prefill_speed) == 0.0
 
@@ -270,7 +278,7 @@ def test_other_gateways_hear_of_both_charges_and_of_their_ends():
     decision = decide(steering, 2000)
     key, leg = decision.key, decision.prefill.key
     assert key != leg
-    steering.served(decision, D1, 1.0)
+    steering.served(decision, by(D1), 1.0)
     steering.ledger.release(key, 2.0)
     assert heard.told == [(f"placed at {P}", leg), (f"placed at {D1}", key), ("ended", leg), ("ended", key)]
 

@@ -109,3 +109,16 @@ def test_a_breaker_that_opens_and_closes_is_told_once_each() -> None:
         batch = outbox.batch(at)
         told += [(at, batch.engines[row.engine].address, round(row.seconds, 6)) for row in batch.troubled]
     assert told == [(1.2, ADDRESSES[0], 1.0), (2.5, ADDRESSES[0], 0.0)]
+
+
+def test_a_breaker_that_opened_while_nothing_could_be_told_is_told_with_what_is_left() -> None:
+    """Opened at 1.2 for a second; one word is made at 1.7, another is due when it is half open."""
+    mine = pool()
+    steering = Steering([mine], Rules(), random.Random(1))
+    outbox = Outbox("me", 1, [mine], Ledger(), lambda: None)
+    steering.on_breaker = outbox.troubled
+    for number in range(3):
+        steering.answered(Ended(ADDRESSES[0], str(number), 500, None, False), 1.2)
+    assert [round(row.seconds, 6) for row in outbox.batch(1.7).troubled] == [0.5]
+    steering.on_breaker(mine, mine.replicas[0], 0.5)
+    assert outbox.batch(2.3).troubled == []

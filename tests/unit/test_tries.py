@@ -14,7 +14,7 @@ from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
-from extproc.core.tries import destination, failed
+from extproc.core.tries import destination, failed, passed_over
 from tests.unit.messages import answer, chat, metadata_destination, request_body, request_headers, set_headers
 
 A, B, C, D = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "10.0.0.4:1"
@@ -120,7 +120,7 @@ def test_the_list_is_as_long_as_envoy_tries(settings: str, expected: list[str]) 
         (A, 2, []),  # Envoy's own choice, somewhere
         (B, 3, []),
         (D, 3, []),
-        (A, 4, []),
+        (A, 4, [A]),  # A is known to Envoy, so it was tried in its turn; of B and C that is not proven
         ("", 2, []),
         ("", 4, []),
     ],
@@ -137,3 +137,46 @@ def test_who_failed_a_try_is_named_where_the_list_and_what_envoy_tells_agree(
 def test_a_lone_pick_that_is_tried_three_times_failed_twice() -> None:
     decision = decide(pool(A), None, Ledger(), Random(1), key=1, now=1.0, picks=3)
     assert [failing.address for failing in failed(decision, 3, A, 3)] == [A, A]
+
+
+def passing_over(made: Pool, picked: float, served: str, order: tuple[str, ...]) -> None:
+    """A request whose only try went to `served`, though the list was `order`."""
+    decision = decide(made, None, Ledger(), Random(1), key=1, now=picked, picks=3)
+    decision.order = [replica(made, address) for address in order]
+    for who in passed_over(decision, 3, served):
+        who.passed_over = picked
+
+
+def blamed(made: Pool, at: float, order: tuple[str, ...], served: str, attempts: int) -> list[str]:
+    decision = decide(made, None, Ledger(), Random(1), key=1, now=at, picks=3)
+    decision.order = [replica(made, address) for address in order]
+    return [failing.address for failing in failed(decision, len(order), served, attempts)]
+
+
+def test_a_lone_pick_that_envoy_passes_over_is_not_blamed_for_its_own_choice() -> None:
+    made = pool(A, B, C)
+    assert blamed(made, 1.0, (A,), C, 2) == [A], "nothing speaks against Envoy's having tried it"
+    passing_over(made, 1.0, B, (A, A, A))
+    assert blamed(made, 2.0, (A,), C, 2) == []
+    assert blamed(made, 2.0, (B,), C, 2) == [B]
+
+
+def test_who_comes_after_one_that_is_passed_over_is_blamed_in_its_place() -> None:
+    made = pool(A, B, C)
+    passing_over(made, 1.0, B, (A, B, C))
+    assert blamed(made, 2.0, (A, B, C), C, 2) == [B]
+    assert blamed(made, 2.0, (A, B, A), B, 2) == [B], "it failed, and Envoy's own choice was the same"
+    assert blamed(made, 2.0, (B, A, C), C, 2) == [B]
+    assert blamed(made, 2.0, (B, A, C), A, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("answered", "at", "who"), [(1.5, 2.0, [A]), (0.5, 2.0, []), (0.5, 60.9, []), (0.5, 61.0, [A])]
+)
+def test_it_is_taken_for_known_when_it_answered_since_or_after_a_minute(
+    answered: float, at: float, who: list[str]
+) -> None:
+    made = pool(A, B, C)
+    passing_over(made, 1.0, B, (A, B, C))
+    replica(made, A).breaker.went_well(200, answered, 1.9)
+    assert blamed(made, at, (A, B, C), B, 2) == who
