@@ -47,8 +47,8 @@ _TYPE = "type.googleapis.com/envoy.extensions.filters"
 _OFF: dict[str, Any] = {"feedback": {"source": "off"}}
 #: What is compared: name of a setting -> what of it is not as by default.
 _COMPARED: dict[str, dict[str, Any]] = {"default": {}, "off": _OFF}
-#: As vLLM's by default, so that Envoy reads its usage where it is told to. Nothing of cached tokens: an answer that is
-#: always the same can't tell what was, and to tell what was not would have the gateway learn of caches that lose all.
+#: As vLLM's by default, so that Envoy reads its usage where it is told to. Nothing of cached tokens: an answer that
+#: is always the same can't tell what was, and to tell what was not would teach the gateway of caches that lose all.
 _ANSWER = json.dumps(
     {
         "id": "chatcmpl-1",
