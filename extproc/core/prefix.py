@@ -39,9 +39,6 @@ MEDIA_BYTES = 4000
 #: Most values looked at to find how deep a JSON value nests: 10 to 20 ms. A hundred large tools have 20,000.
 _MAX_WALKED = 200_000
 
-#: The hash and the size that a chain has come to.
-State = tuple[int, int]
-
 _CHAIN_SEED = 0x6B767374656572  # "kvsteer": our hashes never equal those of another user of XXH3
 _BITS_DROPPED = 4  # 60 bits are two digits of a Python int: 16 bytes less than three, a million times over
 
@@ -112,16 +109,6 @@ class ChainWriter:
     def length(self) -> int:
         """Hashes so far."""
         return len(self._hashes)
-
-    @property
-    def state(self) -> State:
-        """What it has come to."""
-        return self._hash, self._size
-
-    def known(self, write: Callable[[State, list[int], list[int]], State]) -> None:
-        """Have whole messages written by who knows what they come to: given the state, hashes and ends to add to."""
-        self._hash, self._size = write(self.state, self._hashes, self._ends)
-        self._marked = self._size
 
     def spend(self, parts: int) -> None:
         """Count `parts` messages or parts about to be written, before any work is done on them."""

@@ -50,12 +50,12 @@ def script_of_chat(messages: object) -> str:
         return script_of(messages)
     if type(messages) is not list or not messages:
         return ""
-    first, last = text_of(messages[0]), text_of(messages[-1])
+    first, last = _text_of(messages[0]), _text_of(messages[-1])
     longer = first if len(first) > len(last) else last
     return ASCII if longer and longer.isascii() else script_of(longer)
 
 
-def text_of(message: object) -> str:
+def _text_of(message: object) -> str:
     """The text of a message, or of the first of its parts that has one."""
     content = message.get("content") if type(message) is dict else None
     if type(content) is str:

@@ -24,9 +24,7 @@ from extproc.core.dialects import (
     vllm_generate,
 )
 from extproc.core.dialects.base import MOST_NAME, Body, Dialect, Limits
-from extproc.core.dialects.content import ROLES
 from extproc.core.dialects.shared_path import SharedPath
-from extproc.core.known_messages import KnownMessages, OtherChainError
 from extproc.core.prompt import Prompt
 from extproc.errors import Unreadable
 
@@ -64,10 +62,6 @@ _MOST_NESTS = 500_000
 #: Most commas in one large body, those inside strings too. A prompt of a million token ids has a million, 64 MiB
 #: of prose about as many (one for 60 bytes); 64 MiB of `1,` have 32 million and take 5 s and 1 GB to parse.
 _MOST_COMMAS = 2_000_000
-
-#: Bytes of a chat from which on it is looked for messages that came before.
-_LONG = 16 * 2**10
-_KNOWN = KnownMessages(ROLES)
 
 
 def find(path: str) -> Dialect | None:
@@ -112,40 +106,10 @@ def read(path: str, body: bytes | memoryview, limits: Limits) -> Prompt:
         raise Unreadable("no_dialect")
     if len(body) > _LARGE and _makes_many(bytes(body)):
         raise Unreadable("too_many_parts")
-    if len(body) >= _LONG and dialect is openai_chat and not limits.roots:
-        return _read_long(body, limits)
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         parsed = _parsed_again(body, error)
-    return _told(dialect, parsed, limits)
-
-
-def _read_long(body: bytes | memoryview, limits: Limits) -> Prompt:
-    """A long chat, of which the messages that are known are not parsed."""
-    found, other = _KNOWN.find(body), False
-    parsed = found.parsed() if found is not None and found.stretches else None
-    if found is not None and parsed is not None:
-        try:
-            prompt = _told(openai_chat, parsed, limits)
-        except OtherChainError:
-            other = True
-        else:
-            if found.again:
-                openai_chat.learn(_KNOWN, found, parsed, prompt, limits, other=False)
-            return prompt
-    try:
-        whole = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        whole = _parsed_again(body, error)
-    prompt = _told(openai_chat, whole, limits)
-    if found is not None and (other or (found.again and not found.stretches)):
-        openai_chat.learn(_KNOWN, found, whole, prompt, limits, other=other)
-    return prompt
-
-
-def _told(dialect: Dialect, parsed: Any, limits: Limits) -> Prompt:
-    """The prompt in a body that was parsed."""
     if type(parsed) is not dict:
         raise Unreadable("wrong_shape")
     asked = _resolved(parsed, limits.aliases) if limits.aliases else ""

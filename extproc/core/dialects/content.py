@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from extproc.core.dialects.base import Body, Limits, wrong_shape
-from extproc.core.known_messages import Skipped
 from extproc.core.prefix import ChainWriter, canonical, tag, utf8, write_plain
 from extproc.core.prompt import Chain, chain_of
 from extproc.errors import Unreadable
@@ -42,16 +41,9 @@ def role_tag(role: object) -> int:
 
 
 def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> None:
-    """Write a list of chat messages; raises `Unreadable` when it is none, or empty.
-
-    `known_messages.Skipped` may stand in the first messages' place; raises OtherChainError as that does.
-    """
+    """Write a list of chat messages; raises `Unreadable` when it is none, or empty."""
     if type(messages) is not list or not messages:
         raise wrong_shape()
-    if type(messages[0]) is Skipped:
-        known, *messages = messages
-        writer.spend(known.count)
-        writer.known(known.write)
     if limits.roots and (first := _first_of_user(messages)):
         writer.messages(messages[:first], ROLES, lambda message: _write_message(writer, message, limits))
         writer.root = writer.length - 1
@@ -62,21 +54,19 @@ def write_messages(writer: ChainWriter, messages: object, limits: Limits) -> Non
 def chain_of_messages(start: int, messages: object, limits: Limits) -> tuple[Chain, int]:
     """The chain of a chat that is its messages alone, and how many pictures are in it; errors as `write_messages`.
 
-    The same chain as a writer makes, of which there is one only where a message needs it: most chats need none."""
+    The same chain as a writer makes, of which there is one only where a message needs it: most chats need none.
+    """
     if type(messages) is not list or not messages:
         raise wrong_shape()
+    if len(messages) > limits.max_parts:
+        raise Unreadable("too_many_parts")
     hashes: list[int] = []
     ends: list[int] = []
-    left, hashed, size, parts = iter(messages), start, 0, limits.max_parts - len(messages)
-    if type(messages[0]) is Skipped:
-        known = next(left)
-        parts -= known.count - 1
-        hashed, size = known.write((start, 0), hashes, ends)
-    if parts < 0:
-        raise Unreadable("too_many_parts")
-    hashed, size, odd = write_plain(left, ROLES, hashed, size, hashes, ends)
+    left = iter(messages)
+    hashed, size, odd = write_plain(left, ROLES, start, 0, hashes, ends)
     if not odd:
         return chain_of(hashes, ends), 0
+    parts = limits.max_parts - len(messages)
     writer = ChainWriter.resumed(hashed, size, chain_of(hashes, ends), parts)
     _write_message(writer, odd[0], limits)
     writer.rest(left, ROLES, lambda message: _write_message(writer, message, limits))

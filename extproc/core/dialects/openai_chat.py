@@ -1,7 +1,5 @@
 """OpenAI's chat completions, with the fields vLLM, SGLang and TGI add to them."""
 
-from typing import Any
-
 from extproc.core.dialects.base import (
     MAX_OUTPUT,
     NAME_KEPT,
@@ -15,9 +13,8 @@ from extproc.core.dialects.base import (
     start_of_model,
 )
 from extproc.core.dialects.content import chain_of_messages, write_list, write_messages
-from extproc.core.known_messages import Found, KnownMessages, Skipped
 from extproc.core.prefix import ChainWriter, tag
-from extproc.core.prompt import Prompt, chain_of
+from extproc.core.prompt import Prompt
 from extproc.core.script import script_of_chat
 
 NAME = "openai_chat"
@@ -34,23 +31,17 @@ _RARE = NOT_PLAIN | _BEFORE_SET | {"n", "best_of"}
 
 def chat_writer(body: Body, limits: Limits) -> ChainWriter:
     """Documents, tools and messages of a body in OpenAI's chat form, written."""
-    writer = _before_messages(body, limits)
-    write_messages(writer, body.get("messages"), limits)
-    return writer
-
-
-def _before_messages(body: Body, limits: Limits) -> ChainWriter:
     writer = ChainWriter(start_of(body, limits), limits.max_parts)
     if not _BEFORE_SET.isdisjoint(body):
         for name, kind in _BEFORE.items():
             write_list(writer, kind, body.get(name), limits)
+    write_messages(writer, body.get("messages"), limits)
     return writer
 
 
 def read(body: Body, limits: Limits) -> Prompt:
     """A chat: {"messages": [{"role", "content", ...}], "tools", ...}."""
-    messages: Any = body.get("messages")
-    model = body.get("model")
+    messages, model = body.get("messages"), body.get("model")
     if limits.roots or type(model) is not str or len(model) > NAME_KEPT or not _RARE.isdisjoint(body):
         return _read_any(body, limits)
     chain, pictures = chain_of_messages(start_of_model(model), messages, limits)
@@ -60,29 +51,8 @@ def read(body: Body, limits: Limits) -> Prompt:
     # By place, as one is made for every request: by name takes twice as long.
     return Prompt(
         NAME, "generate", model, "", [chain], chain.ends[-1], False, most, 1, body.get("stream") is True,
-        script_of_chat(messages) if type(messages[0]) is dict else _script(messages), pictures,
+        script_of_chat(messages), pictures,
     )  # fmt: skip
-
-
-def _script(messages: list[Any]) -> str:
-    known = messages[0]
-    return known.script(messages[1:]) if type(known) is Skipped else script_of_chat(messages)
-
-
-def learn(
-    known: KnownMessages, found: Found, body: Body, prompt: Prompt, limits: Limits, *, other: bool
-) -> None:
-    """Keep what there is to a chat's messages beyond what was `found`.
-
-    `other`: what is known of them belongs to another chain.
-    """
-    before, messages, (hashes, ends) = _before_messages(body, limits), body["messages"], prompt.chains[0]
-    chain = chain_of(hashes[before.length :], ends[before.length :])
-    if other:
-        known.learn_other(found, before.state, chain)
-    else:
-        behind = messages[1:] if type(messages[0]) is Skipped else messages
-        known.learn(found, behind, before.state, chain)
 
 
 def _read_any(body: Body, limits: Limits) -> Prompt:
@@ -99,7 +69,7 @@ def _read_any(body: Body, limits: Limits) -> Prompt:
         max_output=output_limit(body, *_LIMITS),
         n=choices(body, "n", "best_of"),
         stream=body.get("stream") is True,
-        script=_script(body["messages"]),
+        script=script_of_chat(body["messages"]),
         media=writer.pictures,
         root=writer.root,
     )
