@@ -102,15 +102,14 @@ class Endings:
 
     def heard(self, entries: Iterable[Ended], now: float) -> None:
         """Entries of the access log came: breakers learn of all of them, and exchanges of theirs."""
+        closed, waiting, answered, logged = self._closed, self._waiting, self._steering.answered, self.logged
         for entry in entries:
-            if not (
-                self._closed.get(entry.request_id, _OPEN)[1] and entry.well
-            ):  # as `learned`, without the call
-                waiting = self._waiting.get(entry.request_id)
-                decision = waiting[0].decision if waiting is not None else None
-                picked = decision.at if decision is not None else entry.arrived(now)
-                self._steering.answered(entry, now, picked)
-            self.logged(entry, now)
+            name = entry.request_id
+            if not (closed.get(name, _OPEN)[1] and entry.well):  # as `learned`, without the call
+                waits = waiting.get(name)
+                decision = waits[0].decision if waits is not None else None
+                answered(entry, now, entry.arrived(now) if decision is None else decision.at)
+            logged(entry, now)
 
     def logged(self, entry: Ended, now: float) -> None:
         """An entry of the access log; those of other gateways' requests are kept a little and forgotten."""
