@@ -26,10 +26,10 @@ from extproc.core.adapter_loads import Loading, LoadRules, Step
 from extproc.core.adapters import AdapterRules, Adapters
 from extproc.core.decide import decide
 from extproc.core.dialects import Limits, read
-from extproc.core.fleet import Traits
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
+from extproc.core.traits import Traits
 from extproc.demo.workload import text
 from extproc.engines import get
 from extproc.sim.emulated.books import Books

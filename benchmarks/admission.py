@@ -15,7 +15,7 @@ from random import Random
 from extproc.core.admission.adapt import AdaptSettings
 from extproc.core.admission.queue import QueueSettings
 from extproc.core.admission.tenants import Tenant, Tenants
-from extproc.core.fleet import Traits
+from extproc.core.traits import Traits
 from extproc.sim.admission import AdmissionSettings, Admitted, TenantRow
 from extproc.sim.engine import EngineSettings
 from extproc.sim.gateway import GatewaySettings

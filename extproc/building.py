@@ -12,7 +12,6 @@ from extproc.core.adapters import Adapters
 from extproc.core.bias import Cold
 from extproc.core.dialects import Limits
 from extproc.core.domains import Domains
-from extproc.core.fleet import Traits
 from extproc.core.handover import Handover, HandoverRules
 from extproc.core.headroom import Weights
 from extproc.core.mirror import Mirror
@@ -21,6 +20,7 @@ from extproc.core.ranks import Ranks
 from extproc.core.replies import wait_for
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.envoyconfig.names import pool_cluster
 from extproc.io.collector import Target

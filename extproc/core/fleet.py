@@ -4,14 +4,12 @@ This module knows samples, books and time as arguments; who fetched a sample, an
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from extproc.core.bias import Cold, Factor, cost_of, empty_share
+from extproc.core.bias import cost_of, empty_share
 from extproc.core.books import Books
-from extproc.core.breaker import CLOSED, HALF_OPEN, Breaker, BreakerSettings, verdict
-from extproc.core.headroom import Headroom, Parts, Weights
+from extproc.core.breaker import CLOSED, HALF_OPEN, Breaker, verdict
+from extproc.core.headroom import Headroom, Parts
 from extproc.core.lifecycle import (
     HEALTHY,
     MISSED,
@@ -19,13 +17,13 @@ from extproc.core.lifecycle import (
     SAMPLE,
     UNDRAIN,
     Lifecycle,
-    WarmUp,
 )
 from extproc.core.outlook import NOWHERE, Load, Outlook
 from extproc.core.progress import Progress, begun, tells
 from extproc.core.sample import Sample
 from extproc.core.slow import Pace
 from extproc.core.speeds import Speeds, Stepped
+from extproc.core.traits import Traits
 
 #: Failed scrapes in a row after which a replica gets nothing new (L7). A refused or broken connection says at
 #: once that nobody is there; silence may be a busy engine, so it takes a few.
@@ -60,35 +58,6 @@ SLOW: Final = "slow"
 BREAKER: Final = "breaker"
 PUSHBACK: Final = "pushback"
 ASLEEP: Final = "asleep"
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class Traits:
-    """What holds for every replica of a pool until an engine says otherwise. Tokens, seconds, tokens/s.
-
-    `prefill_speed` is that of a prompt's first tokens; at position `prefill_doubling` one takes twice as long.
-    """
-
-    prefill_speed: float = 8000.0
-    prefill_doubling: float = math.inf
-    decode_speed: float = 2000.0
-    max_running: int = 256
-    kv_tokens: int = 500_000
-    output_tokens: int = 256
-    #: Whether engines' counters of finished prompts correct what is believed of the prompt work left.
-    counters: bool = True
-    stale_after: float = 15.0
-    kv_ceiling: float = 0.97
-    floor: float = 0.15
-    slow_floor: float = 0.25
-    weights: Weights = field(default_factory=Weights)
-    warm_up: WarmUp = field(default_factory=WarmUp)
-    breaker: BreakerSettings = field(default_factory=BreakerSettings)
-    cold: Cold = field(default_factory=Cold)
-    #: Address -> what a second of that replica costs, for those that differ from the others' 1.
-    costs: Mapping[str, float] = field(default_factory=dict)
-    #: How a metric enters that; None where no metric does.
-    factor: Factor | None = None
 
 
 class Replica:

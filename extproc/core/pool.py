@@ -9,7 +9,7 @@ from extproc.core.adapters import Adapters
 from extproc.core.candidates import WHOLE, Ring
 from extproc.core.domains import Domains
 from extproc.core.feedback import Feedback
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.index import PrefixIndex
 from extproc.core.lifecycle import GONE, QUIESCING
 from extproc.core.mirror import Mirror
@@ -21,6 +21,7 @@ from extproc.core.ratios import Ratios
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
 from extproc.core.slow import judge
+from extproc.core.traits import Traits
 
 if TYPE_CHECKING:
     from extproc.core.handover import Handover

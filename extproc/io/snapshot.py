@@ -13,12 +13,13 @@ from pydantic import ValidationError
 
 from extproc import __version__
 from extproc.core.dialects import Limits
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.headroom import Weights
 from extproc.core.pool import Busy, Pool
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.errors import KvsteerError
 from extproc.io.snapshot_form import PoolForm, ReplicaForm, SnapshotForm
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from extproc.core.fleet import Traits
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings
 from extproc.sim.jobs import BLOCK_TOKENS
 from extproc.sim.plan import Fleet

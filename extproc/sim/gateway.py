@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from extproc.core.decide import Decision, bind, decide
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.sim.jobs import Job
 from extproc.sim.journal import Ended, FirstToken, News, Placed

@@ -18,12 +18,12 @@ import zstandard
 from structlog.testing import capture_logs
 
 from extproc.core.dialects import Limits
-from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.reading import NOT_READ, Found, Unread, read
 from extproc.core.replies import wait_for
 from extproc.core.scattered import Pieces
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.io import clock
 from extproc.io.reading import reader as reading
 from extproc.io.reading.reader import BESIDE, CROWDED, GONE, HERE, LATE, LOST, Reader

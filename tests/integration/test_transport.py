@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.io import clock
 from extproc.io.sessions import ExchangeSession
 from extproc.io.transports import reflection

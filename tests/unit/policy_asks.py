@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.policies import Ask
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.traits import Traits
 
 #: 1,000 prompt tokens/s, 1,000 output tokens/s, 10 running slots, 100,000 tokens of KV.
 TRAITS = Traits(prefill_speed=1000.0, decode_speed=1000.0, max_running=10, kv_tokens=100_000)

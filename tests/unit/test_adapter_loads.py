@@ -7,12 +7,13 @@ import pytest
 from extproc.core.adapter_loads import Loading, LoadRules, Step
 from extproc.core.adapters import AdapterRules, Adapters
 from extproc.core.decide import Decision, decide
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.policies.base import Rng
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 
 PATHS = {name: f"/lora/{name}" for name in "abcdef"}
 

@@ -8,13 +8,14 @@ import pytest
 from extproc.core.adapters import BUSY, HELD, IDLE, LONGEST_NAME, MOST_NAMES, ROOM, AdapterRules, Adapters
 from extproc.core.catalog import Catalog
 from extproc.core.decide import Decision, decide
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.parts import parts_of
 from extproc.core.pool import Pool
 from extproc.core.prompt import Prompt
 from extproc.core.router import Router
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 from tests.unit.policy_asks import TRAITS, fleet
 
 RULES = AdapterRules(slots=2, load=0.5, keep=60.0, names={"a": "base", "b": "base", "c": "base"})

@@ -6,9 +6,10 @@ import pytest
 
 from extproc.core.admission.adapt import FLEET, QUEUEING, RELAXED, TIGHTENED, AdaptSettings, Controller
 from extproc.core.admission.meter import Meter, Reading
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 
 #: 100,000 tokens of KV, of which 97 % may be held.
 TRAITS = Traits(kv_tokens=100_000, prefill_speed=10_000, stale_after=math.inf)

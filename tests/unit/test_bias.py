@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.bias import Cold, empty_share
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.policies.base import Ask, biased
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 
 A = "10.0.0.1:8000"
 COLD = Cold(favour=0.4, span=1000.0)

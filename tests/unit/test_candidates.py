@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from extproc.core.candidates import HOLDERS, WHOLE, Ring, usable
 from extproc.core.decide import _column, decide, weigh
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.traits import Traits
 
 
 def fleet(count: int, policy: str = "charged_cost") -> Pool:

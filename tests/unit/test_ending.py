@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from extproc.core.ending import COMPLETE, UNKNOWN, UPSTREAM, Ending
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.outcome import Ended
 from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.core.usage.record import Usage
 from extproc.pb import ext_proc_pb2 as pb
 from tests.unit.messages import answer, chat, request_body, request_headers

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.states import DECIDED, OVER
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.io.records import request_of
 from extproc.pb import ext_proc_pb2 as pb
 from tests.examples import examples

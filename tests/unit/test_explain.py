@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from extproc.cli import main
 from extproc.core.decide import weigh
 from extproc.core.dialects import read
-from extproc.core.fleet import Traits
 from extproc.core.parts import parts_of
 from extproc.core.policies import POLICIES
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.shadow import Shadow
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.io.explaining import explain
 from extproc.io.records import rows_of, state_of
 from extproc.io.snapshot import BadSnapshot, restore, take

@@ -9,12 +9,12 @@ from extproc.building import build_steering
 from extproc.config import parse
 from extproc.core.bias import Factor
 from extproc.core.decide import decide
-from extproc.core.fleet import Traits
 from extproc.core.journal import heard, told
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 from extproc.engines import get
 from extproc.engines.factored import Factored
 from extproc.errors import ConfigError

@@ -3,9 +3,9 @@
 import structlog
 
 from extproc.core.bias import Factor
-from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 from extproc.io.factors import Factors, silent
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"

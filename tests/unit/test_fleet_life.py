@@ -9,11 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from extproc.core import lifecycle as life
 from extproc.core.decide import bind, decide
-from extproc.core.fleet import SOFT, Replica, Traits
+from extproc.core.fleet import SOFT, Replica
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 from tests.examples import examples
 
 ADDRESSES = [f"10.0.0.{number}:8000" for number in range(1, 5)]

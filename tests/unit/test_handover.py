@@ -14,12 +14,12 @@ import pytest
 from extproc.config import parse
 from extproc.core.ending import Ending
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.handover import Handover, HandoverRules
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.errors import ConfigError
 from tests.unit.messages import answer, chat, request_body, request_headers, set_headers
 

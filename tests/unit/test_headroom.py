@@ -4,10 +4,11 @@ from collections import deque
 
 import pytest
 
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.headroom import Headroom, Parts, Weights, forecast, lean, queue_penalty, toward_kv
 from extproc.core.policies.spread import NEUTRAL, headrooms
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 
 
 def test_the_score_is_the_weighted_mean_of_what_is_free() -> None:

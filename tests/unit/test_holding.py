@@ -8,7 +8,6 @@ import pytest
 
 from extproc.core.elsewhere import Elsewhere
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.holding import CLOSED, FULL, LEFT, LONGEST_WAIT, OPEN
 from extproc.core.journal import Batch, Placed, decode, encode
 from extproc.core.journal import Held as HeldRow
@@ -18,6 +17,7 @@ from extproc.core.prompt import Prompt
 from extproc.core.shared import Shared
 from extproc.core.states import DECIDED, HELD, OVER
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.pb import ext_proc_pb2 as pb
 from tests.unit.messages import answer, chat, request_body, request_headers, set_headers

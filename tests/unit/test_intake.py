@@ -2,11 +2,12 @@
 
 import pytest
 
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.lifecycle import HEALTHY, QUIESCING, WARMING
 from extproc.core.pool import Pool
 from extproc.core.report import Report
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 from extproc.io.intake import NOT_PUSHED, OLDER, TAKEN, TOO_MANY, UNKNOWN, Intake
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"

@@ -8,7 +8,6 @@ import pytest
 
 from extproc.core.cost import prefill_work
 from extproc.core.decide import bind, weigh
-from extproc.core.fleet import Traits
 from extproc.core.flights import Seen
 from extproc.core.journal import (
     MOST_TOKENS,
@@ -29,6 +28,7 @@ from extproc.core.peers import MOST
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.shared import Shared
+from extproc.core.traits import Traits
 
 A = "10.0.0.1:8000"
 ENGINES = [Engine("chat", A)]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 
 
 def replica(sent: int) -> Replica:

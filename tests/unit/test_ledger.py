@@ -5,9 +5,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extproc.core.books import Books
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.policies.charged_cost import backlogs_of
+from extproc.core.traits import Traits
 from tests.examples import examples
 
 

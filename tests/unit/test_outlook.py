@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from extproc.core.fleet import Traits
 from extproc.core.ledger import Ledger
 from extproc.core.outlook import Outlook
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.decide import weigh
-from extproc.core.fleet import Traits
 from extproc.core.output import OutputLengths
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.traits import Traits
 
 CHAT = "openai_chat"
 

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from extproc.app import Gateway
 from extproc.config import parse
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.pb import ext_proc_pb2 as pb
 from tests.unit.messages import (
     Mode,

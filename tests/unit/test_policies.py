@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.decide import _is_sound
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.policies import POLICIES, Ask, check_policy, make_policy
 from extproc.core.policies.base import led_by, lowest
 from extproc.core.policies.charged_cost import ChargedCost
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 
 
 def fleet(count: int) -> list[Replica]:

@@ -5,11 +5,12 @@ from random import Random
 
 import pytest
 
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.policies.base import Ask
 from extproc.core.policies.charged_cost import ChargedCost
 from extproc.core.policies.copies import Copies
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.traits import Traits
 
 SPEED = 1000.0
 KEY, OTHER = 7, 8

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from extproc.core.fleet import Traits
 from extproc.core.policies import Ask, make_policy
 from extproc.core.policies.equal_cost import EqualCost
+from extproc.core.traits import Traits
 from tests.unit.policy_asks import ask, fleet, send
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from extproc.core.decide import decide, weigh
-from extproc.core.fleet import Traits
 from extproc.core.ledger import Ledger
 from extproc.core.policies import Ask, Choice
 from extproc.core.policies.charged_cost import ChargedCost
 from extproc.core.policies.shortlist import Shortlist
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.traits import Traits
 
 #: 1,000 prompt tokens a second.
 TRAITS = Traits(prefill_speed=1000.0, max_running=1000, kv_tokens=100_000, output_tokens=100, stale_after=1e9)

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from extproc.core.fleet import KV_CEILING, STALE, Traits
+from extproc.core.fleet import KV_CEILING, STALE
 from extproc.core.pool import Busy, Pool, has_restarted
 from extproc.core.prompt import Chain
 from extproc.core.sample import Sample
+from extproc.core.traits import Traits
 from tests.unit.counted_pool import Counted
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"

@@ -10,12 +10,13 @@ from prometheus_client import CollectorRegistry
 
 from extproc.core.books import Books
 from extproc.core.cost import prefill_work, tokens_at_start
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.progress import Begun, Found, Known, Progress, Prompt, begun, tells
 from extproc.core.sample import Sample
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.io.metrics import Metrics
 from tests.examples import examples
 

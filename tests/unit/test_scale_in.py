@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from extproc.cli import drain
 from extproc.core.adapters import AdapterRules, Adapters
-from extproc.core.fleet import Traits
 from extproc.core.handover import Handover, HandoverRules
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain
 from extproc.core.scale_in import HALF, pick
+from extproc.core.traits import Traits
 from extproc.io.scale_in_page import ScaleInPage
 from tests.examples import count_of
 

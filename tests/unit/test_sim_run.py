@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from extproc.core.fleet import Traits
 from extproc.core.policies import POLICIES
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings
 from extproc.sim.compare import Plan, compare, traits_of
 from extproc.sim.engine import EngineSettings

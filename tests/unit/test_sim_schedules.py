@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.fleet import Traits
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings
 from extproc.sim.checks import SimulationFault, check
 from extproc.sim.engine import EngineSettings

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from extproc.core.decide import decide
-from extproc.core.fleet import Traits
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.prompt import Chain, Prompt
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings, WaitingRoom
 
 SPEED = 1000.0

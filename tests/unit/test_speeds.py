@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.sample import Sample
 from extproc.core.speeds import Speeds, Stepped, busy_share
+from extproc.core.traits import Traits
 from extproc.engines import get
 from extproc.sim.emulated.books import Books
 from extproc.sim.emulated.cache import BlockPool

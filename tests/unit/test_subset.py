@@ -8,10 +8,10 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct
 
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
 from extproc.core.subset import Subset, hinted, listed
+from extproc.core.traits import Traits
 from extproc.pb import ext_proc_pb2 as pb
 from tests.unit.messages import answer, chat, metadata_destination, request_body, request_headers
 

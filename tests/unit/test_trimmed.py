@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from extproc.core import clean_end, outcome
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.headers import SUBSET, SUBSET_NAMESPACE
 from extproc.core.pieces import varint
 from extproc.core.pool import Pool
 from extproc.core.reply import ALL_TOLD
 from extproc.core.states import BODY, OVER
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.core.usage import token_usage
 from extproc.pb import access_log_pb2 as log
 from extproc.pb import ext_proc_pb2 as pb

@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 from extproc.core.exchange import Exchange
-from extproc.core.fleet import Traits
 from extproc.core.holding import Holding
 from extproc.core.ledger import Ledger
 from extproc.core.pool import Pool
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.core.waiting import RoomSettings, WaitingRoom
 from extproc.io.sessions import ExchangeSession
 from extproc.io.transports import Answer

@@ -14,13 +14,14 @@ from extproc.core.announced import JUDGE, WATCHER
 from extproc.core.decide import Decision
 from extproc.core.dialects import Limits, read
 from extproc.core.ending import COMPLETE, Ending
-from extproc.core.fleet import Replica, Traits
+from extproc.core.fleet import Replica
 from extproc.core.journal import decode, encode
 from extproc.core.outbox import Outbox
 from extproc.core.pool import Pool
 from extproc.core.sample import Sample
 from extproc.core.shared import Shared
 from extproc.core.steering import Rules, Steering
+from extproc.core.traits import Traits
 from extproc.core.usage.record import Usage
 from extproc.demo.workload import Arrival
 from extproc.sim.emulated.books import Books
