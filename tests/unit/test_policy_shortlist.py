@@ -112,6 +112,24 @@ def test_a_shortlist_heeds_the_settings(settings: dict[str, float]) -> None:
     assert both.differences == []
 
 
+def test_who_holds_less_and_is_busy_is_no_place_for_a_copy_while_others_cost_less() -> None:
+    """A and B hold nearly all, C half of it with 3 s ahead, D nothing: D is the best that holds less."""
+    pool, ledger = Pool("p", traits=TRAITS, now=0.0), Ledger()
+    for i in range(4):
+        pool.join(f"10.0.0.{i + 1}:8000", 0.0)
+    assert pool.outlook.all_open(pool.replicas, 0.0)
+    ledger.charge(1, pool.replicas[2], 3000.0, 3000, 0.0)
+    asked = Prompt("openai_chat", "generate", chains=[Chain([1, 2], [500, 1000])], size=1000)
+    cached = [999.0, 999.0, 500.0, 0.0]
+    ask = Ask(pool.replicas, cached, 1000.0, 100.0, 0.0, 0.0, asked, 0.0, 1.0, lambda _slot: 0.0)
+    ask.holders, ask.is_even, ask.may_be_crowded, ask.whole = [0, 1, 2], True, False, pool.outlook
+    choice = ChargedCost().choose(ask, 2, Random(1))
+    assert isinstance(choice, Shortlist)
+    found = choice.best_of_less(cached)
+    assert found is not None
+    assert (found[2], found[3]) == (3, 1.0), "1,000 tokens at 1,000 a second"
+
+
 def test_uneven_crowded_and_limited_fleets_are_looked_at_whole() -> None:
     both = Both()
     pool = replayed(both, 4, 0.3)

@@ -27,12 +27,20 @@ class Shortlist(Choice):
         now: the time of the decision.
         decode: the seconds charged for a full context.
         price: the work charged for all of the prompt, in tokens.
+        least: the seconds that candidates which are not known cost at least.
     """
 
-    __slots__ = ("_decode", "_known", "_loads", "_now", "_price")
+    __slots__ = ("_decode", "_known", "_least", "_loads", "_now", "_price")
 
     def __init__(
-        self, order: list[int], known: Known, loads: Sequence[Load], now: float, decode: float, price: float
+        self,
+        order: list[int],
+        known: Known,
+        loads: Sequence[Load],
+        now: float,
+        decode: float,
+        price: float,
+        least: float,
     ) -> None:
         self.order = order
         self.reason = "least_cost"
@@ -41,6 +49,7 @@ class Shortlist(Choice):
         self._now = now
         self._decode = decode
         self._price = price
+        self._least = least
 
     @property
     def scores(self) -> Sequence[float]:
@@ -71,6 +80,8 @@ class Shortlist(Choice):
             return None
         best, place = self._known[0]
         for theirs, other in self._known:
+            if theirs >= self._least and other not in self.order:
+                break  # others may cost less
             if cached[other] < held:
                 return home, best if place == home else self.scores[home], other, theirs
         scores = self.scores
@@ -117,7 +128,7 @@ def shortlisted(
     if len(known) > 1 and known[1][0] <= limit:
         ties = sorted([place for cost, place in known if cost <= limit])
         order = drawn_first(ties, order, picks, rng)
-    return Shortlist(order, known, whole.loads.copy(), ask.now, decode, price)
+    return Shortlist(order, known, whole.loads.copy(), ask.now, decode, price, least)
 
 
 def _costs(ask: Ask, holders: Sequence[int], work: float, charge: float, decode: float) -> Known:
