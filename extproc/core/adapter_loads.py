@@ -309,7 +309,7 @@ class Loading:
 
     def _crowded(self, replicas: Sequence[Replica], now: float) -> list[str]:
         """Adapters whose replicas all have more to do than a load takes beyond what others have, the worst first."""
-        ahead = {r.slot: _ahead(r, now) for r in replicas if _may_serve(r, now)}
+        ahead = {r.slot: r.backlog(now) for r in replicas if _may_serve(r, now)}
         found = []
         for name in self.use.lately(_LATELY, now):
             serving = [ahead[r.slot] for r in replicas if r.slot in ahead and name in self._listed(r)]
@@ -336,7 +336,7 @@ class Loading:
             listed = self._listed(replica)
             if name in listed or len(listed) > self.rules.most:  # one that goes makes no room there
                 continue
-            goes, seconds = "", _ahead(replica, now) + self._adapters.load * len(listed) / self.rules.most
+            goes, seconds = "", replica.backlog(now) + self._adapters.load * len(listed) / self.rules.most
             if len(listed) >= self.rules.most:
                 goes, missed = self._goes(replica, listed, ready, now)
                 if not goes or (copy and missed > _MISSED):
@@ -369,11 +369,6 @@ class Loading:
 def _may_serve(replica: Replica, now: float) -> bool:
     """Whether requests may go there, be it few: one that warms up or is slow serves what nobody else does."""
     return replica.excluded(now) in (None, WARMING, SLOW)
-
-
-def _ahead(replica: Replica, now: float) -> float:
-    """Seconds of prompt work ahead there."""
-    return replica.books.backlog(now, replica.prefill_speed)
 
 
 def _computed(replica: Replica) -> tuple[str, ...]:

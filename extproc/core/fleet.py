@@ -302,6 +302,12 @@ class Replica:
         """What is on it now."""
         return self.books.idle_at, self.books.floor, self.context, self.prefill_speed
 
+    def backlog(self, now: float) -> float:
+        """Seconds of prompt work still ahead, at its speed now (`Books.backlog`)."""
+        left = self.books.backlog(now, self.prefill_speed)
+        self.recount()  # books that were looked at foresee anew
+        return left
+
     def recount(self) -> None:
         """Bring `occupancy`, `kv_load` and what the outlook keeps up to date, when books, sample or speed changed.
 

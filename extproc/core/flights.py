@@ -75,6 +75,7 @@ class Charges:
         work, seconds = replica.books.prompt_done(key, self.now, seen)
         if seconds > 0:
             replica.learn(work, seconds)
+        self._touched[id(replica)] = replica
 
     def settle(self) -> None:
         """Count the replicas whose books changed."""

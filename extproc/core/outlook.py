@@ -46,7 +46,7 @@ class Outlook:
         self._known = False
         self._crowded: bool | None = None  # None: not known
         self._looked = self._open_until = -math.inf
-        #: Whether all have the bias 1, as of the last `all_open`.
+        #: Whether all have the bias 1; False too while nobody looked since something changed.
         self.is_even = False
         #: The highest prefill speed of any, as of the last `all_open`, in tokens/s.
         self.fastest = math.inf
@@ -62,7 +62,7 @@ class Outlook:
         """A replica joined, left, or is not what it was."""
         self.version += 1
         self._known, self._open_until = False, -math.inf
-        self._crowded = None
+        self.is_even, self._crowded = False, None
 
     def crowding(self) -> None:
         """A replica became crowded, or is it no more."""

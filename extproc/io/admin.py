@@ -207,7 +207,7 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "kv_tokens": replica.kv_tokens,
         "requests_in_flight": replica.books.requests,
         "tokens_in_flight": replica.books.tokens,
-        "backlog_seconds": replica.books.backlog(now, replica.prefill_speed),
+        "backlog_seconds": replica.backlog(now),
         "index_entries": pool.index.count(replica.slot),
         "prefill_tokens_per_second": replica.prefill_speed,
         "decode_tokens_per_second": replica.decode_speed,

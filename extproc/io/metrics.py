@@ -274,6 +274,6 @@ def _replica_values(replica: Replica, entries: int, now: float) -> Iterator[tupl
         yield "headroom", replica.headroom
     yield "requests_in_flight", replica.books.requests
     yield "tokens_in_flight", replica.books.tokens
-    yield "backlog_seconds", replica.books.backlog(now, replica.prefill_speed)
+    yield "backlog_seconds", replica.backlog(now)
     yield "index_entries", entries
     yield "candidate", 0 if replica.excluded(now) else 1

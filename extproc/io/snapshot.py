@@ -118,7 +118,7 @@ def _replica(pool: Pool, replica: Replica, now: float) -> dict[str, Any]:
         "books": {
             "requests": replica.books.requests,
             "tokens": replica.books.tokens,
-            "backlog_seconds": replica.books.backlog(now, replica.prefill_speed),
+            "backlog_seconds": replica.backlog(now),
         },
         "sample": sample and {"age": now - sample.at, **{name: getattr(sample, name) for name in _SAMPLED}},
         "index_entries": pool.index.count(replica.slot),

@@ -559,6 +559,15 @@ def test_a_first_token_that_a_third_gateway_saw_ends_the_prompts_work_here() -> 
     assert chat.replicas[0].books.pending == 0.0
 
 
+def test_the_outlook_is_told_of_first_tokens_that_others_saw() -> None:
+    chat = pool()
+    seen = view(chat)
+    seen.hear(say(0, placed=[Placed(5, 0, 4000.0, 4000, 0.0, [], told=True)]), (1, 0), 0.0)
+    seen.hear(say(1, firsts=[5]), (2, 0), 0.1)
+    assert chat.replicas[0].load[0] == 0.1, "nothing is ahead any more"
+    assert chat.outlook.loads == [replica.load for replica in chat.replicas]
+
+
 def test_ones_own_first_token_comes_back_by_whoever_saw_it() -> None:
     seen, mine = view(), []
     seen.on_first_token = lambda key, at: mine.append((key, at))

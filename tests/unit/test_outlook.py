@@ -127,3 +127,24 @@ def test_a_fleet_is_crowded_from_the_request_that_takes_a_last_slot_until_it_end
 
 def test_nobody_is_open_in_an_empty_pool() -> None:
     assert not Outlook().all_open([], 0.0)
+
+
+def test_evenness_that_nobody_looked_for_again_is_not_told() -> None:
+    """Requests that name their replicas do not ask whether all are open, and so do not look."""
+    p, outlook = pool()
+    assert outlook.all_open(p.replicas, 0.0)
+    assert outlook.is_even
+    p.replicas[0].cost = 1.5
+    p.replicas[0].refresh(0.0)
+    assert p.replicas[0].bias == 1.5
+    assert not outlook.is_even
+
+
+def test_a_backlog_that_was_worked_out_at_another_speed_is_what_the_outlook_keeps() -> None:
+    p, outlook = pool()
+    ledger, replica = Ledger(), p.replicas[0]
+    ledger.charge(1, replica, 4000.0, 4000, 0.0)
+    p.presume(replica, 100_000, prefill=2000.0)
+    assert replica.backlog(0.0) == 4000.0 / replica.prefill_speed
+    assert outlook.loads[0] == replica.load
+    assert outlook.loads[0][0] == 4000.0 / replica.prefill_speed

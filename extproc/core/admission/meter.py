@@ -116,7 +116,7 @@ def _queued(replica: Replica, held: float, now: float) -> float | None:
     `held` wait elsewhere for it: they are ahead, but nothing it carries.
     """
     allowed = QUEUEING * replica.prefill_speed
-    ahead = replica.books.backlog(now, replica.prefill_speed) * replica.prefill_speed
+    ahead = replica.backlog(now) * replica.prefill_speed
     if ahead + held > allowed:
         return max(ahead - allowed, 0.0)
     waiting = replica.sample.waiting if replica.sample is not None else None
