@@ -96,16 +96,12 @@ class Endings:
         """Whether an entry of the access log may tell anything of this request that is not known."""
         return request_id not in self._closed
 
-    def learned(self, entry: Ended) -> bool:
-        """Whether breakers learned already what an entry tells them: that a request ended well."""
-        return self._closed.get(entry.request_id, _OPEN)[1] and entry.well
-
     def heard(self, entries: Iterable[Ended], now: float) -> None:
         """Entries of the access log came: breakers learn of all of them, and exchanges of theirs."""
         closed, waiting, answered, logged = self._closed, self._waiting, self._steering.answered, self.logged
         for entry in entries:
             name = entry.request_id
-            if not (closed.get(name, _OPEN)[1] and entry.well):  # as `learned`, without the call
+            if not (closed.get(name, _OPEN)[1] and entry.well):  # else breakers learned that it ended well
                 waits = waiting.get(name)
                 decision = waits[0].decision if waits is not None else None
                 answered(entry, now, entry.arrived(now) if decision is None else decision.at)

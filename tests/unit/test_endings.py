@@ -457,8 +457,7 @@ def test_an_entry_of_what_a_breaker_heard_already_counts_once() -> None:
     for number in range(9):
         world.exchange(f"id-{number}", told=True)
         entry = Ended(known.address, f"id-{number}", 200, None, False, 1, code=200)
-        assert world.endings.learned(entry)
-        world.endings.logged(entry, 1.1)
+        world.endings.heard([entry], 1.1)
     assert world.entries("known") == 9
     assert len(known.breaker._outcomes) == 9
 
@@ -467,9 +466,8 @@ def test_an_entry_that_came_first_is_what_a_breaker_learns_from() -> None:
     world = World(replicas=1)
     (known,) = world.steering.pools[0].replicas
     entry = Ended(known.address, "id-1", 200, None, False, 1, code=200)
-    assert not world.endings.learned(entry)
-    world.steering.answered(entry, 0.9)
-    world.endings.logged(entry, 0.9)
+    world.endings.heard([entry], 0.9)
+    assert len(known.breaker._outcomes) == 1
     world.exchange(told=True)
     assert len(known.breaker._outcomes) == 1
 
@@ -485,8 +483,10 @@ def test_an_entry_that_came_first_is_what_a_breaker_learns_from() -> None:
 def test_an_entry_of_another_end_or_request_is_learned_from(entry: Ended) -> None:
     """Ids may be used again by clients: what failed is never taken for what succeeded."""
     world = World(replicas=1)
+    (known,) = world.steering.pools[0].replicas
     world.exchange("id-1", told=True)
-    assert not world.endings.learned(entry)
+    world.endings.heard([entry], 1.1)
+    assert len(known.breaker._outcomes) == 2
 
 
 class Retried:
