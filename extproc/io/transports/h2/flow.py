@@ -27,8 +27,8 @@ STREAM_WINDOW: Final = 256 * 1024
 #: Bytes that a stream owes when its window is opened again.
 HALF: Final = STREAM_WINDOW // 2
 CONNECTION_WINDOW: Final = 4 * 2**20
-#: Bytes after which the connection's window is given back, looked at once for some frames. With them and 16 of the
-#: largest frames more, less than its window was ever used: nobody can pass it.
+#: Bytes after which the connection's window is given back, looked at once for 16 frames, or gathered messages of
+#: several, each below `HALF`. With these more, less than its window was ever used: nobody can pass it.
 GIVE_BACK: Final = CONNECTION_WINDOW // 2
 
 
