@@ -52,6 +52,11 @@ class Lives(RuleBasedStateMachine):
     def exchange(self, pick: int) -> int | None:
         return list(self.open)[pick % len(self.open)] if self.open else None
 
+    @rule()
+    def backlogs_are_looked_at(self) -> None:
+        for replica in self.pool.replicas:
+            assert replica.backlog(self.now) >= 0.0
+
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.5, 1.1, 5.0, 31.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
