@@ -153,7 +153,11 @@ def _costs(ask: Ask, holders: Sequence[int], work: float, charge: float, decode:
 def _idle(
     whole: Outlook, replicas: Sequence[Replica], holders: Container[int], count: int, now: float
 ) -> list[int] | None:
-    """The first `count` of the fastest replicas with nothing to do that are no holders; None for fewer."""
+    """The first `count` of the fastest replicas with nothing to do that are no holders; None for fewer.
+
+    One that answers a request of no tokens costs as little, and is passed over: of equal ones behind holders any will
+    do.
+    """
     found: list[int] = []
     in_flight, place = whole.in_flight, -1
     for _ in range(in_flight.count(0)):
