@@ -151,8 +151,11 @@ async def test_garbage_ends_its_own_stream_and_no_other(served: Served) -> None:
 
 async def test_a_client_that_compresses_is_told_that_nothing_compressed_is_taken(served: Served) -> None:
     for how in (grpc.Compression.Gzip, grpc.Compression.Deflate):
-        messages = [request_headers(extra="x" * 1000)]
-        call = served.channel.stream_stream(PROCESS)(messages, compression=how)
+        call = served.channel.stream_stream(PROCESS)(compression=how)
+        if (
+            served.kind == "fast"
+        ):  # grpc.aio tells by the headers; a client that writes then tells of its own failure
+            await call.write(request_headers(extra="x" * 1000))
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
     plain = served.stream()
     assert set_headers(await decided(plain))
