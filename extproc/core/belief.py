@@ -186,10 +186,8 @@ class Belief:
             return UNTESTED
         if uses:
             self.capacity.hit(uses[-1][1])
-        trust = self.trust  # as `add` does
-        trust.predicted = trust.predicted * _KEEP + predicted
-        trust.came = trust.came * _KEEP + came
-        trust.count = trust.count * _KEEP + 1
+        trust = self.trust
+        trust.add(predicted, came)
         if self.scale != 1.0 or trust.came < self._limit * trust.predicted:
             self._rescale()
         return CAME

@@ -200,12 +200,8 @@ class Deciding:
             steering.watched[self._key] = self
         # A rank before the tries, which are of replicas that have it.
         rank = b"" if pool.ranks is None else pool.ranks.told(decision, at_headers=at_headers)
-        to, hit, owned = (
-            destination(decision, steering.rules.tries),
-            floor(decision.cached),
-            self.opening.owned,
-        )
-        name = self.request_id
+        to, hit = destination(decision, steering.rules.tries), floor(decision.cached)
+        name, owned = self.request_id, self.opening.owned
         data = replies.steer(to, hit, name, at_headers=at_headers, owned=owned, pool=several, mark=mark)
         if decision.prefill is not None and pool.handover is not None:
             data += pool.handover.told(decision, at_headers=at_headers)

@@ -87,7 +87,7 @@ class Feedback:
         prompt, replica = decision.prompt, decision.replica
         if prompt is None or replica is None:
             return
-        if ending is not None and ending.served != replica.address and ending.served:
+        if ending is not None and _is_elsewhere(ending, replica):
             self._compared.void(decision.key)
             _served_elsewhere(decision, ending.served, now)
         elif ending is not None and _never_computed(ending):
@@ -121,7 +121,7 @@ def unlearned(decision: "Decision", ending: Ending | None, now: float) -> None:
     prompt, replica, pool = decision.prompt, decision.replica, decision.pool
     if ending is None or prompt is None or replica is None:
         return
-    is_elsewhere = ending.served != replica.address and ending.served != ""
+    is_elsewhere = _is_elsewhere(ending, replica)
     if not is_elsewhere and not _never_computed(ending):
         return
     for chain, held in zip(prompt.chains, decision.before, strict=False):
@@ -130,6 +130,10 @@ def unlearned(decision: "Decision", ending: Ending | None, now: float) -> None:
             pool.on_forgot(replica.slot, chain.hashes[held:])
     if is_elsewhere:
         _served_elsewhere(decision, ending.served, now)
+
+
+def _is_elsewhere(ending: Ending, replica: "Replica") -> bool:
+    return ending.served != replica.address and ending.served != ""
 
 
 def _served_elsewhere(decision: "Decision", served: str, now: float) -> None:

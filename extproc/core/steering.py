@@ -215,18 +215,28 @@ class Steering:
             if silent:
                 replica.breaker.cancelled(ended.request_id)
             elif not replica.breaker.went_well(ended.status, picked, now):
-                before = replica.breaker.state
-                replica.answered(ended.request_id, ended.status, ended.retry_after, now, picked)
-                self._tell_of(pool, replica, before, now)
+                self._judge(pool, replica, ended.request_id, ended.status, ended.retry_after, picked, now)
 
     def succeeded(self, address: str, request_id: str, status: int, picked: float, now: float) -> None:
         """As `answered`, of an answer that the replica at `address` gave to its end, and that was no error."""
         for pool in self.pools:
             replica = pool.get(address)
             if replica is not None and not replica.breaker.went_well(status, picked, now):
-                before = replica.breaker.state
-                replica.answered(request_id, status, None, now, picked)
-                self._tell_of(pool, replica, before, now)
+                self._judge(pool, replica, request_id, status, None, picked, now)
+
+    def _judge(
+        self,
+        pool: Pool,
+        replica: Replica,
+        request_id: str,
+        status: int | None,
+        retry_after: float | None,
+        picked: float,
+        now: float,
+    ) -> None:
+        before = replica.breaker.state
+        replica.answered(request_id, status, retry_after, now, picked)
+        self._tell_of(pool, replica, before, now)
 
     def began(self, decision: Decision, served: str, request_id: str, now: float) -> None:
         """The first token came of an exchange that `served` answers, "" for unknown: its breaker learns of it."""
